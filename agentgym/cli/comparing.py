@@ -151,9 +151,9 @@ def _plan(
     if side.policy is None:
         return Plan(side=side, finished=None)
     own = side.config_of or (None if arguments.recipe else other.config_of)
-    base, where = base_recipe(arguments.recipe, own)
+    base, where = base_recipe(arguments.recipe, own, trust=arguments.trust, shell=shell)
     if tasks_of is not side and tasks_of.config_of is not None and not arguments.recipe:
-        theirs = base_recipe(None, tasks_of.config_of)[0]
+        theirs = base_recipe(None, tasks_of.config_of, trust=arguments.trust, shell=shell)[0]
         base = {**base, **{key: theirs[key] for key in ("env", "rewards", "eval") if key in theirs}}
     model = {"model.path": side.policy.path, "model.random_weights": False}
     finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell, served=True)

@@ -13,6 +13,7 @@ from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import Finished, finish, read_recipe
 from agentgym.cli.recording import recorded
 from agentgym.cli.training import Drive, default_name
+from agentgym.cli.trust import trusted
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -63,11 +64,17 @@ def find_policy(given: str) -> Policy:
     return Policy(path=given, run_dir=None)
 
 
-def base_recipe(recipe: str | None, run_dir: Path | None) -> tuple[dict[str, object], str]:
-    """The mapping of a recipe file, else of the run's own config, and what to call it in errors."""
+def base_recipe(
+    recipe: str | None, run_dir: Path | None, *, trust: bool, shell: Shell | None = None
+) -> tuple[dict[str, object], str]:
+    """The mapping of a recipe file, else of the run's own config, and what to call it in errors.
+
+    trust, shell: as `trusted` takes them.
+    """
     if recipe is None and run_dir is not None:
         config = run_dir / "config.yaml"
         settings = read_yaml(config)
+        trusted(run_dir, settings, trust=trust, shell=shell)
         return of_training(settings) if "sft" in settings else settings, str(config)
     return read_recipe(recipe)
 
@@ -76,7 +83,7 @@ def finish_for(
     policy: Policy, flags: Mapping[str, object], arguments: argparse.Namespace, shell: Shell, *, served: bool = False
 ) -> Finished:
     """The recipe of a command that opens one policy: what it was trained with, or --recipe, with the flags."""
-    base, where = base_recipe(arguments.recipe, policy.run_dir)
+    base, where = base_recipe(arguments.recipe, policy.run_dir, trust=arguments.trust, shell=shell)
     own = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
     return finish(base, {**own, **flags}, arguments, where, shell, served=served)
 

@@ -28,6 +28,7 @@ from agentgym.cli.recipes import (
 from agentgym.cli.recording import recorded
 from agentgym.cli.script import recipe_of
 from agentgym.cli.training import default_name
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.output import finish as finish_output
 from agentgym.commands.output import guarded
 from agentgym.commands.parser import Parser, split_overrides
@@ -61,6 +62,7 @@ def services(
     resume: str | Path | None = None,
     reporter: Reporter | None = None,
     pieces: Pieces | None = None,
+    trust: bool = False,
 ) -> AbstractAsyncContextManager[Services]: ...
 
 
@@ -71,19 +73,23 @@ def services(
     resume: str | Path | None = None,
     reporter: Reporter | None = None,
     pieces: Pieces | None = None,
+    trust: bool = False,
 ) -> AbstractAsyncContextManager[Services | SftServices]:
     """Start what a recipe names, for a loop of one's own, in a run's folder that `agentgym runs` and `view` show.
 
     recipe: finished, a mapping of its sections, or a file; an SftRecipe gives the services of fine-tuning. name: of the
     folder; by default from environment, date and time. resume: the folder of an earlier run instead, for a loop that
-    calls `services.load()` first. pieces: data sets, functions that score responses, and a buffer's settings. Leaving
-    the block ends all processes; an error in it is recorded and raised. Raises UserError for a mistake.
+    calls `services.load()` first; trust: also one that another user made, whose state can run any code. pieces: data
+    sets, functions that score responses, and a buffer's settings. Leaving the block ends all processes; an error in it
+    is recorded and raised. Raises UserError for a mistake.
     """
     made = recipe if isinstance(recipe, Recipe | SftRecipe) else recipe_of(recipe)
     if isinstance(made, SftRecipe) and (resume or pieces):
         raise UserError(
             "resume and pieces are for a Recipe: a run of fine-tuning goes on by `agentgym sft --resume RUN`"
         )
+    if resume is not None:
+        trusted(Path(resume), {}, trust=trust, pickles=True)
     return _services(made, name, resume, reporter or PlainReporter(sys.stdout), pieces or Pieces())
 
 
@@ -159,6 +165,7 @@ def run_loop(
                 resumes[RESUME] = _earlier(arguments)
             if earlier := resumes.get(RESUME):
                 base, where = RunFolder.open(earlier).load_config(), str(earlier / "config.yaml")
+                trusted(earlier, base, trust=arguments.trust, shell=shell, pickles=True)
             flags = {"env.name": arguments.env, "agent.name": arguments.agent} | device_flags(base, arguments)
             made = finish_fine_tuning if kind is SftRecipe else finish
             recipe, _, _ = made(base, flags, arguments, where, shell)
@@ -189,6 +196,7 @@ def _arguments(loop: Callable[..., object], words: list[str], field: str) -> arg
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and where")
     if RESUME in inspect.signature(loop).parameters:
         parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, by its own config")
+        add_trust_argument(parser)
     add_machine_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     overrides, others = split_overrides(words, parser.valued_options())

@@ -11,6 +11,7 @@ from agentgym.jobs.sft_config import SftRecipe
 from agentgym.recipe import Recipe
 from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
+from agentgym.runs.own import mark_run
 
 
 @contextlib.contextmanager
@@ -25,6 +26,7 @@ def recorded(
     config = (folder.load_config(), folder.load_sources()) if resume else None
     try:
         folder.save_config(to_mapping(recipe), sources)
+        mark_run(folder.path)
         folder.set_status(RunStatus.RUNNING)
         folder.event("resumed" if resume else "started")
         yield
@@ -35,6 +37,7 @@ def recorded(
             raise
         if failure.is_users and config is not None:
             folder.save_config(*config)  # what reads it must not take the refused settings for the run's
+            mark_run(folder.path)
         advice = None if failure.is_interrupt else full_disk(error, folder.path)
         _record(explain(advice or error), folder, before)
         if advice is not None:

@@ -87,15 +87,17 @@ def evaluate(
     rewards: Rewards = (),
     name: str | None = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **sections: object,
 ) -> EvalResult:
     """Measure a policy on held-out tasks: a checkpoint, a run, a Hugging Face folder, a hub name.
 
     A run's own config counts where nothing else is given. name: of the folder in `logging.evals_dir` that gets the
-    episodes and the result. The rest is as in `train`.
+    episodes and the result. trust: run the code that the folder of a run names, although another user made it. The
+    rest is as in `train`.
     """
     policy = find_policy(model)
-    base, where = base_recipe(recipe, policy.run_dir)
+    base, where = base_recipe(recipe, policy.run_dir, trust=trust)
     given = {"env": env, **sections, "model": {"path": policy.path, "random_weights": False}}
     settings, sources, registry = _settings(base, where, given, rewards)
     shown = reporter or PlainReporter(sys.stdout)

@@ -11,10 +11,11 @@ from typing import Any
 from agentgym.errors import UserError, nearest
 from agentgym.runs.files import write_whole
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.own import PICKLE, PICKLE_MARK, is_marked, mark
 from agentgym.trainer.checkpoint import check
 from agentgym.types import Json
 
-FILE = "loop.pickle"  # written last: a checkpoint without it is an unfinished save
+FILE = PICKLE  # written last: a checkpoint without it is an unfinished save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ def pickled(state: LoopState) -> bytes:
 def save_loop(checkpoint: Path, state: bytes) -> None:
     """Finish a checkpoint. state: as `pickled` gave it."""
     write_whole(checkpoint / FILE, state)
+    mark(checkpoint / FILE, PICKLE_MARK)
 
 
 def find_saved(
@@ -71,6 +73,11 @@ def _read(checkpoint: Path, model_path: Path) -> LoopState:
     path = checkpoint / FILE
     if not path.is_file():
         raise UserError(f"it has no {FILE}: it was not saved by services.save, or its save was not finished")
+    if not is_marked(path, PICKLE_MARK):
+        raise UserError(
+            f"{path} can't be read: it is damaged, or was not written by you with this home folder. It can run any "
+            "code; if you trust it, give --trust (in Python: services(..., trust=True)), once"
+        )
     try:
         state = pickle.loads(path.read_bytes())
     except Exception as error:  # a damaged pickle raises anything

@@ -1,6 +1,7 @@
 """The folder of one run: its files, and the lock that lets one process write them.
 
 RUN/config.yaml             the finished config
+    own.mark                that this user made the config (own.py)
     config.sources.json     where its fields come from, those that are not defaults
     status.json             running, done, failed or interrupted, and why
     state.json              what a resumed run needs; replaced whole

@@ -13,6 +13,7 @@ from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.lines import LineReader
 from agentgym.cli.recipes import Finished, add_recipe_arguments, recipe_help
+from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError
@@ -46,6 +47,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the episode and of what is sampled")
     parser.add_argument("--greedy", action="store_true", default=None, help="take the likeliest tokens")
     add_server_arguments(parser)
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:

@@ -15,6 +15,7 @@ from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
 from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, interval_text, usage_row
+from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -63,6 +64,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--allow-mismatch", action="store_true", help="compare what both played, although it differs")
     parser.add_argument("--again", action="store_true", help="play both again, whatever is saved")
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="tasks won and lost to show (default 10)")
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:

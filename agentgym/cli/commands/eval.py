@@ -12,6 +12,7 @@ from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
 from agentgym.cli.results import HEADER, USAGE_HEADER, eval_json, eval_row, pass_table, usage_row
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.components import name_of
@@ -59,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="of openai:NAME: show what would be played, and ask the server once"
     )
+    add_trust_argument(parser)
 
 
 def add_eval_arguments(parser: Parser) -> None:
@@ -120,7 +122,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.model is None:
         raise UserError("agentgym eval needs a MODEL, or --resume FOLDER. `agentgym eval --help` shows examples.")
     policy = find_policy(arguments.model)
-    base, where = base_recipe(arguments.recipe, policy.run_dir)
+    base, where = base_recipe(arguments.recipe, policy.run_dir, trust=arguments.trust, shell=shell)
     flags = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
     finished = finish(base, flags | eval_flags(arguments), arguments, where, shell, served=True)
     recipe = finished[0]
@@ -144,7 +146,9 @@ def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
     if before.status is RunStatus.DONE or folder.checkpoint_steps():
         what = "is done" if before.status is RunStatus.DONE else "is a training run, not an evaluation"
         raise UserError(f"{arguments.resume!r} {what}: {'agentgym episodes ' + arguments.resume}")
-    finished = finish(folder.load_config(), {}, arguments, str(folder.path / "config.yaml"), shell, served=True)
+    config = folder.load_config()
+    trusted(folder.path, config, trust=arguments.trust, shell=shell)
+    finished = finish(config, {}, arguments, str(folder.path / "config.yaml"), shell, served=True)
     recipe, _, registry = finished
     with RunFolder.open(arguments.resume, for_writing=True) as folder:
         return _measure((recipe, folder.load_sources(), registry), folder, arguments, shell, before=before)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.jobs import JobShell, explain_missing
 from agentgym.cli.recipes import given_weights
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import apply_overrides
@@ -61,6 +62,7 @@ def add_arguments(parser: Parser) -> None:
         help="the largest relative difference allowed (default: 0 on a CPU like the run's, else 0.001; bfloat16 0.05)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -104,6 +106,7 @@ def _recipes(
                 f"rewards can differ, and where it is computed ({', '.join(WHERE)})"
             )
         (what_if if section in WHAT_IF else other).append(word)
+    trusted(plan.folder.path, plan.start.config, trust=arguments.trust, shell=shell)
     base = apply_overrides(plan.start.config, other)
     recipe = build_recipe(base, where, shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import given_weights
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
@@ -49,6 +50,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--episodes", type=int, metavar="N", help="at most so many (default: all)")
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="changed episodes to show (default 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -108,7 +110,9 @@ def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -
     from agentgym.rollout.environments import build_environment
     from agentgym.rollout.scoring import Scorer, find_reward
 
-    recipe = build_recipe(folder.load_config(), str(folder.path), shell.plugins)
+    config = folder.load_config()
+    trusted(folder.path, config, trust=arguments.trust, shell=shell)
+    recipe = build_recipe(config, str(folder.path), shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
     found = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
+from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError, pip_install
@@ -52,6 +53,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--engine", metavar="NAME", help="sets generator.engine, for example vllm")
     add_recipe_arguments(parser)
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:

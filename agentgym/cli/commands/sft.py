@@ -16,6 +16,7 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
@@ -74,6 +75,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show config and plan")
     add_ending_arguments(parser)
     add_machine_arguments(parser)
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -117,6 +119,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
     config, where = folder.load_config(), str(folder.path / "config.yaml")
     if "sft" not in config:
         raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
+    trusted(folder.path, config, trust=arguments.trust, shell=shell)
     recipe, sources, registry = finish_fine_tuning(config, {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path

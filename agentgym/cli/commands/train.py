@@ -17,6 +17,7 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
+from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
@@ -61,6 +62,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_ending_arguments(parser)
     add_machine_arguments(parser)
+    add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
@@ -110,9 +112,11 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, P
             "single fields can be: --loop.steps 200"
         )
     folder = RunFolder.open(arguments.resume)
-    if "sft" in folder.load_config():
+    config = folder.load_config()
+    if "sft" in config:
         raise UserError(f"{arguments.resume} is a run of supervised fine-tuning: agentgym sft --resume {folder.path}")
     where = str(folder.path / "config.yaml")
-    recipe, sources, registry = finish(folder.load_config(), {}, arguments, where, shell)
+    trusted(folder.path, config, trust=arguments.trust, shell=shell)
+    recipe, sources, registry = finish(config, {}, arguments, where, shell)
     changed = {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path
