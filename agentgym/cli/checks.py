@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from agentgym.actors.sockets import check_socket_folder
-from agentgym.commands.text import commands_in
+from agentgym.commands.text import commands_in, memory
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.device import gpu_files, why_no_gpu
@@ -142,7 +142,7 @@ def check_cores() -> Check:
 
 def check_memory() -> Check:
     memory_gib = host_memory_gib()
-    found = f"{memory_gib:.1f} GiB"
+    found = memory(memory_gib)
     if memory_gib < 6:
         return Check("memory", Level.NOTE, found, "a run takes up to 6 GiB; use fewer replicas")
     return Check("memory", Level.OK, found)
@@ -153,7 +153,7 @@ def check_space(name: str, path: Path, needed_gib: float, remedy: str) -> Check:
     if not path.is_dir():
         return Check(name, Level.MISSING, f"there is no {path}", remedy)
     free_gib = shutil.disk_usage(path).free / GIB
-    found = f"{free_gib:.1f} GiB free"
+    found = f"{memory(free_gib)} free"
     if free_gib < needed_gib:
         return Check(name, Level.MISSING, found, f"{remedy}; needed are {needed_gib:g} GiB")
     return Check(name, Level.OK, found)

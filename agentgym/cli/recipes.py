@@ -60,6 +60,16 @@ def add_recipe_arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+    parser.sections = sections
+
+
+def sections(recipe: type = Recipe) -> dict[str, list[str]]:
+    """The recipe's sections with the names of their fields."""
+    found: dict[str, list[str]] = {}
+    for info in describe(recipe):
+        section, _, field = info.key.partition(".")
+        found.setdefault(section, []).append(field)
+    return found
 
 
 def add_machine_arguments(parser: Parser) -> None:

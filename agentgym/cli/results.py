@@ -64,7 +64,8 @@ def usage_row(result: EvalResult) -> tuple[str, ...]:
     """Tokens and cost of a policy behind a server."""
     usage = result.usage
     names = ("turns", "turns_from_cache", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
-    costs = (f"{usage[name]:.4f} {result.currency}" for name in ("cost", "paid_cost"))
+    priced = bool(usage["cost"])  # else no price was given, and the cost is not known
+    costs = (f"{usage[name]:.4f} {result.currency}" if priced else "-" for name in ("cost", "paid_cost"))
     return (result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
 
 

@@ -22,7 +22,7 @@ from agentgym.errors import UserError
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
-from agentgym.runs.folder import RunFolder, StatusRecord
+from agentgym.runs.folder import RunFolder, StatusRecord, run_path
 from agentgym.yaml import dump_yaml
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def start(
     recipe, sources, _ = finished
     name = arguments.name or default_name(recipe)
     if arguments.dry_run:
-        path = earlier or Path(recipe.logging.runs_dir) / name
+        path = earlier or run_path(recipe.logging.runs_dir, name)
         lines = [*plan(recipe, held_out), *(seats := places(recipe, arguments))]
         if arguments.json:
             shown = {"run_dir": str(path), "resume": bool(earlier), "config": to_mapping(recipe), "sources": sources}
@@ -59,7 +59,7 @@ def start(
         shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
         return 0
     if arguments.restarts:
-        path = Path(recipe.logging.runs_dir) / name
+        path = run_path(recipe.logging.runs_dir, name)
         path = earlier or (path if arguments.name else free_path(path))
         return shell.jobs().restart(restarts(arguments, path, command=command, warn=shell.warn))
     if earlier is None:

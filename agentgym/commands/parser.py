@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn, cast
 
 from agentgym.errors import UserError, nearest
@@ -35,6 +36,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=Help,
             allow_abbrev=False,
         )
+        self.sections: Callable[[], Mapping[str, Sequence[str]]] = dict
+        """Of the recipe that the options change, with their fields: they are named where one is taken for an option."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self.prog}: {message}. `{self.prog} --help` shows what it takes.")
@@ -42,16 +45,29 @@ class Parser(argparse.ArgumentParser):
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         arguments, unknown = self.parse_known_args(list(words))
         if unknown:
-            self._chosen(arguments)._refuse(unknown[0])
+            after = list(words)[list(words).index(unknown[0]) + 1 :] if unknown[0] in words else []
+            self._chosen(arguments)._refuse(unknown[0], next((one for one in after[:1] if one[0] != "-"), ""))
         return arguments
 
     def valued_options(self) -> set[str]:
         """The options that are followed by one value."""
         return {name for action in self._actions if action.nargs is None for name in action.option_strings}
 
-    def _refuse(self, word: str) -> NoReturn:
+    def _refuse(self, word: str, following: str) -> NoReturn:
+        option, _, value = word.partition("=")
+        sections = {f"--{name}": fields for name, fields in self.sections().items()}
+        if option in sections:
+            name, fields = option.removeprefix("--"), sections[option]
+            shown = f"its fields are {', '.join(f'{option}.{field}' for field in fields)}"
+            if "name" in fields:
+                shown = f"write {option}.name {value or following or 'NAME'}"
+            self.error(f"{name} is a section of the recipe, not an option: {shown}")
         options = [name for action in self._actions for name in action.option_strings]
-        hint = nearest(word.partition("=")[0], options) if word.startswith("-") else ""
+        hint = nearest(option, options) if word.startswith("-") else ""
+        close = difflib.get_close_matches(option, [*options, *sections], n=1, cutoff=0.5)
+        if close and close[0] in sections:
+            field = "name" if "name" in sections[close[0]] else sections[close[0]][0]
+            hint = f" Did you mean '{close[0]}.{field}'?"
         self.error(f"unknown argument {word!r}.{hint}".rstrip(". "))
 
     def _chosen(self, arguments: argparse.Namespace) -> Parser:

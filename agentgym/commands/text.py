@@ -30,6 +30,12 @@ def _is_number(cell: str) -> bool:
     return not cell.strip("+-0123456789.,%einfa ") and bool(cell)
 
 
+def memory(gib: float) -> str:
+    """An amount of memory: below a GiB in MiB, which would be 0.0 GiB."""
+    mib = round(1024 * gib)
+    return f"{mib} MiB" if mib < 1024 else f"{gib:.1f} GiB"
+
+
 def commands_in(message: str) -> list[str]:
     """The commands that a message suggests: its text in backticks."""
     return list(dict.fromkeys(_COMMAND.findall(message)))

@@ -9,6 +9,7 @@ from typing import cast
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, EvalSetup, task_digest
 from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.rollout.outside.config import served_name
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
@@ -17,6 +18,8 @@ NUM_NAMED = 3  # tasks that a message names
 NOT_COMPARED = ("model.path", "model.random_weights", "logging.", "policy.base_url", "policy.api_key_env",
                 "policy.concurrency", "policy.timeout_s", "policy.max_", "policy.requests_", "policy.tokens_",
                 "policy.price_", "policy.currency", "policy.cache")  # fmt: skip
+
+PLAYED = ("env.", "agent.", "rewards", "rollout.", "sandbox.", "eval.", "policy.", "model.", "plugins.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +159,14 @@ def compare(first: Saved, second: Saved) -> Comparison:
 
 
 def config_differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Fields by dotted key that differ between two configs, with both values; without the model's own place."""
+    """Fields by dotted key that differ between two configs, with both values; without the model's own place.
+
+    Of a model behind a server only those that decide what it plays: nobody trained it here.
+    """
     a, b = _flat(first), _flat(second)
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key) and not key.startswith(NOT_COMPARED)]
+    if any(served_name(str(side.get("model.path", ""))) is not None for side in (a, b)):
+        keys = [key for key in keys if key.startswith(PLAYED)]
     return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in keys]
 
 

@@ -46,6 +46,9 @@ async def serve(
     Raises UserError for an address that is taken and for a model that is not there.
     """
     async with AsyncExitStack() as stack:
+        endpoint = Endpoint(bind, model=model)
+        endpoint.listen()
+        stack.callback(endpoint.unlisten)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
         path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
         renderer = open_renderer(recipe.model, path, registry)
@@ -53,7 +56,7 @@ async def serve(
             recipe, path, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
         )
         generator = await stack.enter_async_context(generators)
-        endpoint = await stack.enter_async_context(Endpoint(bind, model=model))
+        await stack.enter_async_context(endpoint)
         seat = FreeSeat(renderer, generator, max_tokens=recipe.generator.max_model_len)
         ready(Served(url=endpoint.url, model=model, key=endpoint.admit(seat, key=key)))
         try:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from agentgym.commands.text import memory
+
 _TIMEOUT_S = 30.0
 _MIB = 2**20
 _GIB = 2**30
@@ -31,7 +33,7 @@ class Holder(NamedTuple):
     size: int | None
 
     def __str__(self) -> str:
-        size = "an unknown amount" if self.size is None else f"{self.size / _GIB:.1f} GiB"
+        size = "an unknown amount" if self.size is None else memory(self.size / _GIB)
         return f"{self.name} (process {self.pid}) {size}"
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentgym.commands.text import memory
 from agentgym.errors import InfraError
 from agentgym.models.device import gpu_identity
 from agentgym.models.gpu_memory import holders_by_gpu, holders_of_host, process_name
@@ -59,7 +60,8 @@ def gpu_lines() -> Iterator[str]:
             stats.get(f"{name}_bytes.all.{when}", 0) / _GIB
             for name, when in (("allocated", "current"), ("allocated", "peak"), ("reserved", "current"))
         )
-        yield f"tensors of this process: {tensors:.1f} GiB, at most {most:.1f}; torch reserves {reserved:.1f} for them"
+        sizes = [memory(size) for size in (tensors, most, reserved)]
+        yield "tensors of this process: {}, at most {}; torch reserves {} for them".format(*sizes)
     for uuid in uuids:
         if found := sorted(holders.get(uuid, ()), key=lambda holder: -(holder.size or 0))[:_MOST]:
             yield f"held of GPU-{uuid[:8]}: {', '.join(map(str, found))}"
@@ -69,7 +71,7 @@ def _gpu_line(error: BaseException) -> str:
     torch, where = sys.modules["torch"], "the GPU"
     if torch.cuda.is_initialized():
         free, total = torch.cuda.mem_get_info()
-        where = f"GPU {torch.cuda.current_device()} ({free / _GIB:.1f} of {total / _GIB:.1f} GiB free)"
+        where = f"GPU {torch.cuda.current_device()} ({memory(free / _GIB)} of {memory(total / _GIB)} free)"
     return f"{_who()} is out of memory on {where}{_tried(error)}"
 
 
@@ -77,7 +79,7 @@ def _host_line(error: BaseException) -> str:
     sizes = _meminfo()
     left = ""
     if {"MemAvailable", "MemTotal"} <= sizes.keys():
-        left = f" ({sizes['MemAvailable'] / _GIB:.1f} of {sizes['MemTotal'] / _GIB:.1f} GiB available)"
+        left = f" ({memory(sizes['MemAvailable'] / _GIB)} of {memory(sizes['MemTotal'] / _GIB)} available)"
     return f"{_who()} is out of the host's memory{left}{_tried(error)}"
 
 
@@ -95,7 +97,7 @@ def _tried(error: BaseException) -> str:
     found = _TRIED.search(str(error))
     if found is None:
         return f": {' '.join(str(error).split())[:200]}"
-    size = f"{int(found[1]) / _GIB:.1f} GiB" if found[2] == "bytes" else f"{found[1]} {found[2]}"
+    size = memory(int(found[1]) / _GIB) if found[2] == "bytes" else f"{found[1]} {found[2]}"
     return f": it tried to allocate {size}"
 
 

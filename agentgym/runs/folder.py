@@ -87,9 +87,7 @@ class RunFolder:
 
         numbered: a name that is taken gets a number at its end instead.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][\w.+=-]*", name):
-            raise UserError(f"{name!r} can't name a run; use letters, digits, and any of . _ - + =")
-        path, count = Path(runs_dir) / name, 1
+        path, count = run_path(runs_dir, name), 1
         while not (made := _make(path)) and numbered:
             count += 1
             path = Path(runs_dir) / f"{name}-{count}"
@@ -340,6 +338,13 @@ def _make(path: Path) -> bool:
         except FileExistsError:
             return False
     return True
+
+
+def run_path(runs_dir: str | Path, name: str) -> Path:
+    """Where a run of this name is. Raises UserError for what can't be a folder's name."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+=-]*", name):
+        raise UserError(f"{name!r} can't name a run; use letters, digits, and any of . _ - + =")
+    return Path(runs_dir) / name
 
 
 def runs_in(runs_dir: str | Path) -> list[str]:

@@ -47,12 +47,30 @@ class Endpoint:
         self.url = ""
         self.model = model
         self._bind, self._bounds = bind, bounds or Bounds()
+        self._listener: socket.socket | None = None
         self._keys = Keys()
         self._desk = Desk(keys=self._keys, max_body_bytes=max_body_bytes, keep_alive_s=keep_alive_s)
 
+    def listen(self) -> None:
+        """Take the address, before anything that takes long; clients wait until it is entered.
+
+        Raises UserError where it cannot listen.
+        """
+        if self._listener is None:
+            self._listener, self.url = _listen(self._bind)
+
+    def unlisten(self) -> None:
+        """Give the address back where the endpoint was not entered; safe after its end, too."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            if self._bind.startswith(_UNIX):
+                _remove(self._bind)
+
     async def __aenter__(self) -> Self:
         """Raises UserError where it cannot listen."""
-        listener, self.url = _listen(self._bind)
+        self.listen()
+        assert self._listener is not None
         config = configure(
             make_app(self._desk, self.model),
             self._bounds,
@@ -62,7 +80,7 @@ class Endpoint:
             timeout_keep_alive=IDLE_CONNECTION_S,
         )
         self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         started = asyncio.create_task(self._server.is_up.wait())
         await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
         if self._serving.done():
@@ -88,8 +106,7 @@ class Endpoint:
             await asyncio.gather(*handlers, return_exceptions=True)
         self._server.stop.set()
         await self._serving
-        if self._bind.startswith(_UNIX):
-            _remove(self._bind)
+        self.unlisten()
 
     def admit(self, seat: Seat, *, key: str = "") -> str:
         """The key that opens the seat's calls, and nothing else. key: instead of a random one."""

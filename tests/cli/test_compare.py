@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.evals.compare import Saved, compare, mismatches
+from agentgym.evals.compare import Saved, compare, config_differences, mismatches
 from agentgym.evals.statistics import mcnemar, paired_difference, run_difference
 from agentgym.runs.folder import RunFolder, RunStatus
 
@@ -182,3 +182,17 @@ def test_the_evaluation_at_the_end_of_a_run_is_used(cli, runs) -> None:
         emptied.set_status(RunStatus.DONE)
     end = cli("compare", "runs/a", "runs/b", "--dry-run")
     assert "runs/a: saved in runs/a, step 5" in end.out and "runs/b: would be played" in end.out
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_of_a_model_behind_a_server_only_what_it_plays_is_compared(side: int) -> None:
+    served = {
+        "model": {"path": "openai:m"},
+        "optimizer": {"lr": 1e-6},
+        "rollout": {"max_turns": 1},
+        "loop": {"steps": 1},
+    }
+    ours = {"model": {"path": "builtin:tiny"}, "optimizer": {"lr": 5e-4}, "rollout": {"max_turns": 2}}
+    pair = (served, ours) if side == 0 else (ours, served)
+    assert [key for key, _, _ in config_differences(*pair)] == ["rollout.max_turns"]
+    assert "optimizer.lr" in [key for key, _, _ in config_differences(ours, {**ours, "optimizer": {"lr": 1e-4}})]

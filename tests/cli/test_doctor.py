@@ -26,6 +26,7 @@ from agentgym.cli.checks import (
 )
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
+from agentgym.commands.text import memory
 from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 
@@ -69,6 +70,13 @@ def test_too_little_space_says_how_much_is_needed(tmp_path: Path) -> None:
     short = check_space("disk", tmp_path, 1e9, "make room")
     assert short.level is Level.MISSING and "make room; needed are 1e+09 GiB" in short.remedy
     assert check_space("disk", tmp_path / "gone", 1.0, "make room").level is Level.MISSING
+
+
+@pytest.mark.parametrize(
+    ("gib", "shown"), [(0.0, "0 MiB"), (0.0625, "64 MiB"), (0.9996, "1.0 GiB"), (1.0, "1.0 GiB"), (79.19, "79.2 GiB")]
+)
+def test_a_little_memory_is_shown_in_mib(gib: float, shown: str) -> None:
+    assert memory(gib) == shown
 
 
 def test_a_gpu_that_torch_can_not_use_is_noted_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

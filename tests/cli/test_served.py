@@ -71,6 +71,7 @@ def test_a_served_policy_is_measured_in_the_same_tables_with_its_cost(measure, c
     assert again.code == 0 and asked(served) == 16  # of a server near by, whose weights may be others by now
     compared = cli("compare", "evals/one", "evals/two")
     assert compared.code == 0 and "from the cache" in compared.out, compared.err
+    assert "1.2000 USD" in compared.out and "0.0000" not in again.out + compared.out, "two has no price"
 
 
 @pytest.mark.parametrize("num_saved", [0, 4])

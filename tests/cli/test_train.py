@@ -108,6 +108,12 @@ def test_negative_values_are_values(cli) -> None:
         (["--model.path", "./gone"], ["no model folder './gone'"]),
         (["--seed", "x"], ["--seed", "invalid int"]),
         (["--name", "a/b"], ["can't name a run"]),
+        (["--name", "a/b", "--dry-run"], ["can't name a run"]),
+        (["--name", "../b", "--restarts", "2"], ["can't name a run"]),
+        (["--advantage", "per_turn"], ["write --advantage.name per_turn"]),
+        (["--loss=gspo"], ["write --loss.name gspo"]),
+        (["--loop", "3"], ["loop is a section of the recipe", "--loop.steps"]),
+        (["--los", "gspo"], ["Did you mean '--loss.name'?"]),
         (["--resume", "runs/none"], ["--env cannot be given with it"]),
     ],
 )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import signal
+import socket
 
 import httpx
 import pytest
 from seats import FakeSeat, said
 
 from agentgym.errors import InfraError, UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.jobs.serving import serve
+from agentgym.recipe import build_recipe
 from agentgym.rollout.conversation import CallRefused
+from agentgym.runs.report import PlainReporter
 from agentgym.serve.endpoint import Endpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the endpoint that they share
@@ -222,3 +228,20 @@ async def test_an_address_where_it_cannot_listen_is_the_users_mistake(endpoint, 
         with pytest.raises(UserError, match=r"listen|give HOST:PORT"):
             async with Endpoint(bind):
                 pass
+
+
+async def test_a_taken_port_is_refused_before_the_model_is_looked_at_or_an_engine_started(tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        recipe = build_recipe({"model": {"path": str(tmp_path / "gone")}})
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        reporter, registry = PlainReporter(io.StringIO()), PluginRegistry([])
+        with pytest.raises(UserError, match="the endpoint cannot listen"):
+            await serve(recipe, reporter, bind=address, model="m", registry=registry, ready=lambda served: None)
+
+
+async def test_an_address_is_free_again_where_no_engine_started(tmp_path) -> None:
+    recipe, path = build_recipe({"model": {"path": str(tmp_path / "gone")}}), tmp_path / "s"
+    reporter, registry = PlainReporter(io.StringIO()), PluginRegistry([])
+    with pytest.raises(UserError, match="no model folder"):
+        await serve(recipe, reporter, bind=f"unix:{path}", model="m", registry=registry, ready=lambda served: None)
+    assert not path.exists()

@@ -171,7 +171,7 @@ def _show_runs(
         shell.say(json.dumps({"event": "result", **overall, "pairs": each}))
         return
     rows = [
-        (str(seed), first.name, second.name, f"{first.result.success:.3f}", f"{second.result.success:.3f}",
+        (str(seed), first.name, second.name, eval_row(first.result)[1], eval_row(second.result)[1],
          f"{found.success.mean:+.3f}")
         for seed, (first, second, found) in zip(seeds, pairs, strict=True)
     ]  # fmt: skip

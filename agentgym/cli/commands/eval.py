@@ -20,7 +20,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.tasks import num_held_out
-from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
 from agentgym.runs.report import sandbox_text
 
 DESCRIPTION = """
@@ -196,6 +196,7 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     from agentgym.jobs.gym import refuse_long_prompts
 
     recipe, _, registry = finished
+    folder = run_path(recipe.logging.evals_dir, name)
     try:
         here = served_name(recipe.model.path) is None
         held_out = refuse_long_prompts(recipe, registry, training=False, here=here)
@@ -205,7 +206,7 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
         found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
     if arguments.json:
-        plan = {"folder": f"{recipe.logging.evals_dir}/{name}", "config": to_mapping(recipe)}
+        plan = {"folder": str(folder), "config": to_mapping(recipe)}
         shell.say(json.dumps(plan | ({"server": found} if arguments.check else {})))
         return 0
     how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
@@ -218,7 +219,7 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     if (agent := name_of("agents", recipe.agent)) != "chat":
         shell.say(f"  agent        {agent}")
     shell.say(f"  tasks        {held_out}, {recipe.eval.samples_per_task} times each")
-    shell.say(f"  folder       {recipe.logging.evals_dir}/{name}")
+    shell.say(f"  folder       {folder}")
     if arguments.check:
         shell.say(found)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
@@ -13,6 +14,7 @@ from agentgym.cli.recipes import (
     finish_fine_tuning,
     read_recipe,
     recipe_help,
+    sections,
 )
 from agentgym.cli.restarts import add_ending_arguments
 from agentgym.cli.started import start
@@ -72,6 +74,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+    parser.sections = partial(sections, SftRecipe)
     parser.add_argument("--dry-run", action="store_true", help="show config and plan")
     add_ending_arguments(parser)
     add_machine_arguments(parser)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentgym.commands.text import memory
 from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
 
@@ -44,7 +45,7 @@ class KVCache:
         except (MemoryError, torch.OutOfMemoryError) as error:
             gib = np.prod(size, dtype=np.int64) * dtype.itemsize / 2**30
             raise UserError(
-                f"the key-value cache of {rows} rows x {max_len} tokens takes {gib:.1f} GiB and does not fit; "
+                f"the key-value cache of {rows} rows x {max_len} tokens takes {memory(gib)} and does not fit; "
                 "lower generator.max_batch or generator.max_model_len"
             ) from error
         self._layers = [self.data[layer].view(-1, architecture.head_dim) for layer in range(architecture.num_layers)]
