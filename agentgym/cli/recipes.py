@@ -323,9 +323,9 @@ def _hosts(hosts: HostsConfig) -> str:
 
 def _place(recipe: Recipe | SftRecipe, section: Literal["trainer", "generator"]) -> str:
     config: TrainerConfig | GeneratorConfig = getattr(recipe, section)
-    device, where = config.device, config.device
-    if device == "auto" and name_of("launchers", recipe.launcher) in ("local", "process"):
-        where = "the GPU" if pick_device(device, section) == "cuda" else "CPU"
-    elif device == "auto":
+    where: str = config.device
+    if where == "auto" and name_of("launchers", recipe.launcher) in ("local", "process"):
+        where = "the GPU" if pick_device(where, section) == "cuda" else "CPU"
+    elif where == "auto":
         where = "the GPU if there is one, else CPU"  # of hosts that are not asked yet
     return f"{where} {','.join(map(str, config.gpus))}" if config.gpus else where

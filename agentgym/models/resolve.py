@@ -97,8 +97,10 @@ def is_tiny(path: str) -> bool:
     if path == TINY or not Path(path).is_dir():
         return path == TINY
     folder, ours = local_folder(path) or Path(path), policy_path()
-    files = [place / "tokenizer.json" for place in (folder, ours)]
-    if not (files[0].is_file() and (folder / "config.json").is_file() and filecmp.cmp(*files, shallow=False)):
+    tokenizer = folder / "tokenizer.json"
+    if not (tokenizer.is_file() and (folder / "config.json").is_file()):
+        return False
+    if not filecmp.cmp(tokenizer, ours / "tokenizer.json", shallow=False):
         return False
     try:
         return architecture_of(read_config(folder), path) == architecture_of(read_config(ours), TINY)
