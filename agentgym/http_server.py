@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import resource
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        if own.family != socket.AF_UNIX:  # asyncio leaves it out where a listener was made without a protocol number
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > (self._bounds.max_connections or _max_connections()):
             self._refuse(503, "too many connections")
         else:

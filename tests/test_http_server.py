@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count, repeat
@@ -209,4 +210,15 @@ async def test_an_answer_that_is_read_slowly_comes_whole_and_one_that_is_not_rea
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         while not server.server_state.total_requests or server.server_state.connections:
             await asyncio.sleep(0.001)
+        writer.transport.abort()
+
+
+async def test_an_answer_in_two_pieces_does_not_wait_for_the_acknowledgement_of_the_first() -> None:
+    async with asyncio.timeout(60), answering(Bounds()) as (port, server):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        (connection,) = server.server_state.connections
+        own = connection.transport.get_extra_info("socket")
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         writer.transport.abort()
