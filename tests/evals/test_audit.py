@@ -84,6 +84,14 @@ async def test_where_there_is_no_fault_nothing_is_found(path: str) -> None:
     assert report.figures["compared_scores"] >= 6
 
 
+@pytest.mark.parametrize("path", ["sums.py:Digits", "sums.py:Explained"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_an_answer_that_is_right_by_chance_is_not_gamed(path: str, seed: int) -> None:
+    report = await checked(path, only=["oracle", "wrong", "usual"], num_tasks=24, seed=seed)
+    assert report.findings == [] and report.oracle == 1.0
+    assert report.floor is not None and report.floor > 0.0
+
+
 async def test_an_evaluation_set_is_checked_without_a_train_split() -> None:
     report = await checked("sums.py:TestOnly", num_tasks=200)
     assert report.findings == [] and "it has no train split" in report.notes

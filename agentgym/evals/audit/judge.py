@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from agentgym.evals.audit.findings import ProbeResult, Report
-from agentgym.evals.audit.oracle import Solution
+from agentgym.evals.audit.oracle import Solution, most_frequent
 from agentgym.evals.audit.stage import Played
 
 WON_SHARE, WON_TASKS = 0.1, 2  # more than the share, and at least so many tasks: one may be chance
@@ -33,8 +32,7 @@ class Judge:
         """What the right answers earned."""
         report, judged = self.report, _judged(played)
         crashed = self.faults("oracle", "", played)
-        texts = Counter(solution.text for solution in solutions if solution.text and not solution.has_calls)
-        self.chance = max(texts.values(), default=0) / len(solutions)
+        self.chance = most_frequent(solutions)
         report.figures["most_frequent_answer"] = self.chance
         records = any("success" in one.episode.info for one in judged)
         if judged and not records:
@@ -95,7 +93,7 @@ class Judge:
 
     def _is_gamed(self, result: ProbeResult, judged: Sequence[Played]) -> bool:
         won = [one for one in judged if one.episode.success]
-        chance = 0.0 if result.probe == "wrong" else self.chance
+        chance = self.chance
         place = f"{result.probe} ({result.variant})"
         if len(won) >= WON_TASKS and result.success > chance + WON_SHARE:
             message = f"{place}: success in {len(won)} of {len(judged)} tasks, reward {result.reward:.3f}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,10 @@ class Solution:
     def text(self) -> str:
         """The last thing that it said in words."""
         return next((message["content"] for message in reversed(self.said) if message["content"]), "")
+
+    @property
+    def last_word(self) -> str:
+        return (self.text.split() or [""])[-1]
 
     @property
     def has_calls(self) -> bool:
@@ -51,6 +56,16 @@ def solving(environment: Environment[Any], solution: Solution) -> Iterator[Messa
 
 def has_oracle(environment: Environment[Any], task: Task) -> bool:
     return environment.solve(task) is not None
+
+
+def most_frequent(solutions: Sequence[Solution]) -> float:
+    """The share of tasks with the most frequent right answer: the task's where it is a text, or what is said last.
+
+    What is said after calls is no answer.
+    """
+    said = Counter(one.text for one in solutions if one.text and not one.has_calls)
+    given = Counter(one.task.answer for one in solutions if isinstance(one.task.answer, str))
+    return max([*said.values(), *given.values()], default=0) / len(solutions)
 
 
 def written(task: Task) -> Solution:

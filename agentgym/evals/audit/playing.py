@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from agentgym.evals.audit.judge import Judge
-from agentgym.evals.audit.oracle import Solution, has_oracle, solving, written
+from agentgym.evals.audit.oracle import Solution, has_oracle, most_frequent, solving, written
 from agentgym.evals.audit.probes import PROBES, huge
 from agentgym.evals.audit.probes.attempt import Attempt, always, replayed
 from agentgym.evals.audit.stage import Played, Says, Stage
@@ -64,8 +65,7 @@ async def _without_oracle(stage: Stage, tasks: Sequence[Task], judge: Judge) -> 
         "them and the probes, are unknown"
     )
     solutions = [written(task) for task in tasks]
-    texts = Counter(one.text for one in solutions if one.text)
-    judge.chance = max(texts.values(), default=0) / len(solutions)
+    judge.chance = most_frequent(solutions)
     return solutions, (await stage.play(tasks[0], always(""))).schemas
 
 
@@ -92,7 +92,11 @@ async def _play_together(stage: Stage, solutions: Sequence[Solution], alone: Seq
 
 
 def make_attempts(solutions: Sequence[Solution], *, has_tools: bool) -> list[Attempt]:
-    """What probes know of each task. The other solutions of a task begin with the next one's."""
+    """What probes know of each task. The other solutions of a task begin with the next one's.
+
+    First come those that do not say on their way what is right in this one, as in a search among few numbers, and that
+    have another last word: an explanation before the same answer makes another text.
+    """
     texts = Counter(one.text for one in solutions if one.text and not one.has_calls)
     usual = texts.most_common(1)[0][0] if texts else ""
     attempts = []
@@ -102,10 +106,13 @@ def make_attempts(solutions: Sequence[Solution], *, has_tools: bool) -> list[Att
             is_other = other.key != right.key and (right.task.answer is None or other.task.answer != right.task.answer)
             if other.said and is_other:
                 others.setdefault(other.key, other)
-        attempts.append(
-            Attempt(task=right.task, right=right, others=[*others.values()], usual=usual, has_tools=has_tools)
-        )
+        in_order = sorted(others.values(), key=partial(_likeness, right))
+        attempts.append(Attempt(task=right.task, right=right, others=in_order, usual=usual, has_tools=has_tools))
     return attempts
+
+
+def _likeness(right: Solution, other: Solution) -> int:
+    return 2 * any(message in right.said[-1:] for message in other.said) + (other.last_word == right.last_word)
 
 
 async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge: Judge) -> None:
