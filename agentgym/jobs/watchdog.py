@@ -39,14 +39,16 @@ async def watched(
     """
     if logs is not None:
         forget(logs)  # those of processes that were killed
-    task = asyncio.create_task(_watch(activity, read or Vitals(logs).read, quiet_s), name="watchdog")
-    loop, thread, ran = asyncio.get_running_loop(), threading.current_thread(), time.monotonic()
+    thread, ran = threading.current_thread(), time.monotonic()
 
-    def tick() -> None:
-        nonlocal ran, ticking
-        ran, ticking = time.monotonic(), loop.call_later(TICK_S, tick)
+    async def tick() -> None:
+        nonlocal ran
+        while True:
+            ran = time.monotonic()
+            await asyncio.sleep(TICK_S)
 
-    ticking = loop.call_later(TICK_S, tick)
+    watching = _watch(activity, read or Vitals(logs).read, quiet_s)
+    tasks = [asyncio.create_task(watching, name="watchdog"), asyncio.create_task(tick(), name="tick")]
 
     def status() -> dict[str, Any]:
         calls = {kind: (len(ages_s), max(ages_s)) for kind, ages_s in activity.in_flight().items()}
@@ -60,10 +62,11 @@ async def watched(
         try:
             yield
         finally:
-            ticking.cancel()
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
 
 async def _watch(activity: Activity, read: Callable[[], Sequence[Vital]], quiet_s: float) -> None:

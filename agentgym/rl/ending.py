@@ -12,7 +12,7 @@ from agentgym.types import Episode, Group, Outcome, Stop
 _ADVICE = {
     "right": "every episode of the last {total} groups succeeded. Choose harder tasks, or another environment",
     "wrong": "no episode of the last {total} groups succeeded. Choose easier tasks, train the model on solved examples "
-    "first, or add a reward for partial progress",
+    "first (agentgym sft --oracle), or add a reward for partial progress",
     "mixed": "all episodes of each of the last {total} groups earned the same ({right} all right, {wrong} all wrong). "
     "Choose tasks between the two, or raise loop.group_size or rollout.temperature",
     "equal": "all episodes of each of the last {total} groups earned the same reward. Add a reward that tells them "
@@ -23,7 +23,8 @@ _ADVICE = {
 def nothing_left(groups: Sequence[Group]) -> str:
     """groups: played in a row, none with signal.
 
-    Raises InfraError where none of their episodes could be scored, or the agent's program failed in all.
+    Raises InfraError where none of their episodes could be scored, the agent's program failed in all, or a limit of
+    wall time cut all.
     """
     scored = [_scored(group) for group in groups]
     rewards = [episode.reward for row in scored for episode in row if episode.reward is not None]
@@ -35,10 +36,27 @@ def nothing_left(groups: Sequence[Group]) -> str:
     played = [episode for row in scored for episode in row]
     if all(episode.stop is Stop.AGENT for episode in played):
         raise InfraError(f"nothing can be learned: {agent_faults(played)}")
+    cut = _cut_by_time(played)
+    if all(episode.time_limit for episode in played):
+        raise InfraError(f"nothing can be learned: {cut}")
     kinds = Counter(_kind(row) for row in scored if row)
     kind = next(iter(kinds)) if len(kinds) == 1 else "equal" if kinds["equal"] else "mixed"
     advice = _ADVICE[kind].format(total=kinds.total(), right=kinds["right"], wrong=kinds["wrong"])
+    if cut:
+        advice = f"{cut}. Besides, {advice}"
     return f"nothing is left to learn: {advice}. The mean reward is {sum(rewards) / len(rewards):.3f}"
+
+
+def _cut_by_time(episodes: Sequence[Episode]) -> str:
+    """Empty where it was less than half of them."""
+    limits = Counter(episode.time_limit for episode in episodes if episode.time_limit)
+    if limits.total() * 2 < len(episodes):
+        return ""
+    [(limit, _)] = limits.most_common(1)
+    return (
+        f"{limits.total()} of {len(episodes)} episodes were cut by {limit} (seconds of wall time): raise it, or make the "
+        "engine faster"
+    )
 
 
 def _scored(group: Group) -> list[Episode]:

@@ -47,3 +47,14 @@ def test_the_line_says_what_was_found_and_what_to_do(groups, found, advice):
 def test_groups_of_which_nothing_could_be_scored_are_a_failure_with_its_cause():
     with pytest.raises(InfraError, match=r"none of 4 episodes could be scored.*unsupported: no such module"):
         nothing_left([group(True, True, outcome=Outcome.INFRA_ERROR)] * 2)
+
+
+def test_what_the_machine_cut_is_the_cause_and_not_that_the_tasks_are_hard():
+    cut, whole = group(False, False, reward=0.0), group(False, False, reward=0.0)
+    for episode in cut.episodes:
+        episode.time_limit = "rollout.generate_timeout_s = 60"
+    line = nothing_left([cut, whole])
+    assert line.startswith("nothing is left to learn: 2 of 4 episodes were cut by rollout.generate_timeout_s = 60")
+    assert "cut by" not in nothing_left([cut, whole, whole])
+    with pytest.raises(InfraError, match=r"nothing can be learned: 4 of 4 episodes were cut by .*: raise it"):
+        nothing_left([cut, cut])
