@@ -54,8 +54,8 @@ def _cut_by_time(episodes: Sequence[Episode]) -> str:
         return ""
     [(limit, _)] = limits.most_common(1)
     return (
-        f"{limits.total()} of {len(episodes)} episodes were cut by {limit} (seconds of wall time): raise it, or make the "
-        "engine faster"
+        f"{limits.total()} of {len(episodes)} episodes were cut by {limit} (seconds of wall time): raise it, or make "
+        "the engine faster"
     )
 
 

@@ -24,6 +24,7 @@ MISSED_S = 20.0  # without a heartbeat: a busy machine delays some
 STUCK_S = 10.0  # in one place
 BUSY_PERCENT = 5.0  # of one core
 CONTROLLER = "controller"
+COMPUTING = "computing"
 MAX_STACK = 2**18  # bytes
 MAX_CALLS = 10**5
 WAITS = {  # kind of activity -> who waits, for whom
@@ -153,7 +154,7 @@ def _stuck(pulse: Pulse) -> Iterator[tuple[float, str]]:
         last = held[-1]
         if last is frames[-1] and last.line_since_s >= STUCK_S:
             collective = any("distributed" in one.words for one in held)
-            how = "waiting for other ranks" if collective else "waiting" if _idle(pulse) else "computing"
+            how = "waiting for other ranks" if collective else "waiting" if _idle(pulse) else COMPUTING
             yield last.line_since_s, f"{how} in {last.words}"
         else:
             yield last.since_s, f"going round in {last.words}"
@@ -175,19 +176,23 @@ def vitals(pulses: Sequence[Pulse]) -> list[Vital]:
     return [Vital(one.name, one.pid, why_silent(one)) for one in pulses]
 
 
+def waited_for(in_flight: Mapping[str, Sequence[float]], vitals: Sequence[Vital]) -> list[Vital]:
+    """Those that could end a call that is in flight; all of them where that is not known."""
+    services = {name for kind in in_flight for name in WAITS.get(kind, ("", kind))[1].split(" and ")}
+    return [vital for vital in vitals if not services or vital.name.startswith((*services, CONTROLLER))]
+
+
 def report(in_flight: Mapping[str, Sequence[float]], vitals: Sequence[Vital], silence_s: float) -> str:
     """in_flight: for how long each call of a kind has run, in seconds."""
-    waits, services = [], set[str]()
+    waits = []
     for kind, ages_s in in_flight.items():
         who, whom = WAITS.get(kind, ("the run", kind))
-        services.update(whom.split(" and "))
         waits.append(f"{who} wait{'s' * who.startswith('the ')} for {whom} ({len(ages_s)} x {duration(max(ages_s))})")
-    of_these = [vital for vital in vitals if not services or vital.name.startswith((*services, CONTROLLER))]
-    silent = [f"{vital.name}, process {vital.pid}, is {vital.silent}" for vital in of_these if vital.silent]
-    if not silent and of_these:
-        silent = ["none: all of these processes compute"]
-    blame = f". Silent: {'; '.join(silent)}" if silent else ""
-    return f"nothing has ended for {duration(silence_s)}: {'; '.join(waits) or 'nothing is in flight'}{blame}"
+    text = f"nothing has ended for {duration(silence_s)}: {'; '.join(waits) or 'nothing is in flight'}"
+    of_these = waited_for(in_flight, vitals)
+    if silent := [f"{vital.name}, process {vital.pid}, is {vital.silent}" for vital in of_these if vital.silent]:
+        return f"{text}. Silent: {'; '.join(silent)}"
+    return f"still working: {text}, and all of these processes compute" if of_these else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +217,10 @@ def liveness(run: Path, *, quiet_s: float = QUIET_S) -> Liveness:
         text = f"the controller, process {controller.pid}, is {doing}: nothing else goes on meanwhile"
         return Liveness(text=text, is_stuck=True)
     if controller.silence_s >= quiet_s:
-        return Liveness(text=report(controller.in_flight, vitals(others), controller.silence_s), is_stuck=True)
+        calls, found = controller.in_flight, vitals(others)
+        known = waited_for(calls, found)
+        works = bool(known) and all(not one.silent or one.silent.startswith(COMPUTING) for one in known)
+        return Liveness(text=report(calls, found, controller.silence_s), is_stuck=not works)
     missed = [one for one in others if one.age_s >= MISSED_S]
     if missed:
         text = "; ".join(f"{one.name}, process {one.pid}, is {why_silent(one)}" for one in missed)

@@ -31,7 +31,10 @@ def test_the_report_names_who_waits_and_the_silent_one_of_those_that_are_waited_
     both = report({"generate": [61.0, 90.0], "sandbox": [5.0]}, [IDLE, BUSY, STOPPED], 60)
     assert "episodes wait for generator (2 x 1m30s); episodes wait for sandbox (1 x 5s)" in both
     assert both.endswith("Silent: generator0, process 11, is using no CPU")
-    assert report({"generate": [61.0]}, [BUSY], 60).endswith("Silent: none: all of these processes compute")
+    assert report({"generate": [61.0]}, [BUSY], 60) == (
+        "still working: nothing has ended for 1m00s: episodes wait for generator (1 x 1m01s), and all of these "
+        "processes compute"
+    )
     assert "nothing is in flight. Silent: trainer, process 13" in report({}, [STOPPED], 60)
 
 

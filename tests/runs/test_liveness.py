@@ -199,6 +199,10 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
     found = liveness(tmp_path)
     assert (found.text, found.is_stuck) == ("3 processes answer; in flight: 1 x train, 2 x generate", False)
     _beat(logs, "controller", in_flight={"train": [1, 72.0]}, silence_s=70.0)
+    found = liveness(tmp_path)
+    assert not found.is_stuck and found.text.startswith("still working: nothing has ended for 1m10s"), "a long step"
+    _beat(logs, "trainer", busy=[{"thread": "trainer", "frames": [["backward (t.py:3)", 71.0, 71.0]]}])
+    assert not liveness(tmp_path).is_stuck and "computing in backward (t.py:3)" in liveness(tmp_path).text
     stuck = [["step (t.py:3)", 71.0, 71.0], ["all_reduce (distributed/distributed_c10d.py:9)", 71.0, 71.0]]
     _beat(logs, "trainer", cpu_percent=0.0, busy=[{"thread": "trainer", "frames": stuck}])
     found = liveness(tmp_path)
