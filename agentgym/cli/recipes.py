@@ -23,7 +23,7 @@ from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
 from agentgym.models.device import pick_device
-from agentgym.models.resolve import check_local, local_folder, model_architecture
+from agentgym.models.resolve import ModelUnavailable, check_local, local_folder, model_architecture
 from agentgym.planning.machine import Machine, machine_of
 from agentgym.recipe import Recipe
 from agentgym.rollout.outside.config import served_name
@@ -96,12 +96,13 @@ def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> d
 
 
 def places(recipe: Recipe | SftRecipe, arguments: argparse.Namespace) -> list[str]:
-    """Who would sit where, with estimated memory. Raises UserError where it does not fit, or a folder has no model."""
+    """Who would sit where, with estimated memory. Raises UserError where it does not fit, or a folder has no model that
+    can be trained."""
     machine = planned_machine(arguments)
     check_local(recipe.model.path)
     try:
         model = model_architecture(recipe.model.path)
-    except UserError as error:
+    except ModelUnavailable as error:
         return placement_lines(recipe, None, machine, str(error))
     return placement_lines(recipe, model, machine)
 

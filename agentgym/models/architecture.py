@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentgym.errors import UserError
+from agentgym.models.config_file import check_fields
+from agentgym.runs.files import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,7 @@ class Family(NamedTuple):
 
 FAMILIES = {"qwen3": Family(qk_norm=True), "qwen2": Family(qkv_bias=True), "llama": Family(rope_theta=10_000.0)}
 """By model_type: what the trainer and the native engine compute."""
+MAX_CONFIG_BYTES = 16 << 20  # the largest in use has some 100 kB
 TIED_HEAD = "lm_head.weight"
 """The one weight that may be stored or not: a tied head is the embedding."""
 
@@ -117,18 +119,18 @@ def _num_parameters(architecture: Architecture) -> int:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of any model. Raises UserError when it is missing or not a JSON object."""
+    """config.json of any model. Raises UserError when it is missing or not a JSON object.
+
+    Of a dense decoder also for a field that no model can have.
+    """
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no {path}: give a Hugging Face model folder (config.json and *.safetensors)"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} can't be read: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} can't be read: it contains a {type(config).__name__}, not an object")
+    if not path.exists():
+        raise UserError(f"there is no {path}: give a Hugging Face model folder (config.json and *.safetensors)")
+    config: dict[str, Any] = read_json(path, max_bytes=MAX_CONFIG_BYTES)
+    if not isinstance(config.get("model_type", ""), str):
+        raise UserError(f"{path}: model_type is {config['model_type']!r:.80}; it must be a text")
+    if config.get("model_type") in FAMILIES:
+        check_fields(config, path)
     return config
 
 
@@ -176,7 +178,7 @@ def architecture_of(config: Mapping[str, Any], path: object) -> Architecture:
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             tied=bool(config.get("tie_word_embeddings", False)),
             qk_norm=family.qk_norm,
-            max_positions=config.get("max_position_embeddings", 32_768),
+            max_positions=config.get("max_position_embeddings") or 32_768,
             qkv_bias=family.qkv_bias,
             rope_scaling=None if rope_type == "default" else _rope_scaling(rope),
         )

@@ -14,6 +14,7 @@ from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
 from agentgym.rollout.outside.config import served_name
+from agentgym.rollout.tokenizer_files import check_tokenizer_files
 
 TINY = "builtin:tiny"
 ALLOWED = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, {TINY} or {SMOLLM2}"
@@ -59,10 +60,12 @@ def model_architecture(path: str) -> Architecture:
 
 
 def check_local(path: str) -> None:
-    """Raises UserError for a path where nothing is, or a folder that is not a model's; the hub is not asked."""
+    """For a dry run. Raises UserError for a path where nothing is, or a folder that is not a model's, or whose files no
+    tokenizer can be built of; the hub is not asked."""
     folder = local_folder(path)
     if folder is not None:
-        _checked(folder)
+        read_config(_checked(folder))
+        check_tokenizer_files(folder, parse=True)
 
 
 def local_folder(path: str) -> Path | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentgym.errors import UserError, nearest
+from agentgym.rollout.tokenizer_files import check_tokenizer_files
 from agentgym.types import Json, Message
 from agentgym.utf8 import clean_text
 
@@ -70,10 +71,14 @@ class HuggingFaceTokenizer:
 
     def __init__(self, path: str, chat_template: str = "") -> None:
         """chat_template: empty is the model's own; one of `TEMPLATES`, or the path of a Jinja file."""
+        check_tokenizer_files(Path(path))
         try:
             self._inner: Any = _kind(Path(path)).from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"no tokenizer can be loaded from {path!r}: {error}") from error
+        except Exception as error:  # its files are somebody else's, and so is the package that reads them
+            check_tokenizer_files(Path(path), parse=True)
+            raise UserError(
+                f"no tokenizer can be loaded from {path!r}: {type(error).__name__}: {' '.join(str(error).split()):.500}"
+            ) from error
         if chat_template:
             self._inner.chat_template = read_template(chat_template)
         if not self._inner.chat_template:
@@ -141,7 +146,13 @@ def _is_plain(folder: Path) -> bool:
         tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model = json.loads((folder / "config.json").read_text("utf-8"))
         plain = tokenizer["tokenizer_class"] in PLAIN_CLASSES and model["model_type"] in PLAIN_MODELS
-    except (OSError, ValueError, LookupError, TypeError):  # a hub name, or what transformers has words for
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ):  # a hub name, or what transformers has words for
         return False
     return plain and "auto_map" not in tokenizer and (folder / "tokenizer.json").is_file()
 

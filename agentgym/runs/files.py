@@ -157,16 +157,18 @@ def open_text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Json]:
-    """One JSON object. Raises UserError when the file holds something else."""
+def read_json(path: Path, *, max_bytes: int = MAX_JSON) -> dict[str, Json]:
+    """One JSON object. Raises UserError when the file holds something else, or more than so many bytes."""
     try:
-        if (size := path.stat().st_size) > MAX_JSON:
-            raise UserError(
-                f"can't read {path}: it has {size} bytes, and no such file of ours has more than {MAX_JSON}"
-            )
+        if (size := path.stat().st_size) > max_bytes:
+            raise UserError(f"can't read {path}: it has {size:,} bytes, and at most {max_bytes:,} are read")
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"can't read {path}: {error}") from None
+    except UserError:
+        raise
+    except RecursionError:
+        raise UserError(f"can't read {path}: it is nested too deep") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"can't read {path}: {str(error).partition(';')[0]}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}, not a JSON object")
     return cast(dict[str, Json], value)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from agentgym.config import build, to_mapping
 from agentgym.data_sets import OutOfReach
 from agentgym.errors import InfraError, UserError
 from agentgym.jobs.ending import AlreadyDoneError, TrainResult
+from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.yaml import read_yaml
@@ -188,6 +190,22 @@ def test_a_dry_run_without_the_models_config_shows_the_plan_and_how_to_get_it(cl
     Path("empty").mkdir()
     end = cli.train("--dry-run", "--model.path", "./empty")
     assert end.code == 2 and "the model folder 'empty' has no config.json" in end.err and not end.out
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "expected"),
+    [
+        ("config.json", {"num_hidden_layers": 10**9}, "model/config.json: num_hidden_layers is 1000000000"),
+        ("tokenizer_config.json", {"eos_token": 5}, "model/tokenizer_config.json: eos_token is 5"),
+        ("config.json", {"attention_bias": True}, "do not compute biases in attention"),
+    ],
+)
+def test_a_dry_run_refuses_a_model_whose_files_are_wrong(cli, file, fields, expected) -> None:
+    path = Path(shutil.copytree(policy_path(), "model")) / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    end = cli.train("--dry-run", "--model.path", "./model")
+    assert end.code == 2 and expected in end.err and not end.out
+    assert len(end.err.strip().splitlines()) == 1
 
 
 def test_a_start_that_is_refused_leaves_no_folder(cli) -> None:

@@ -91,7 +91,7 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, r"there is no .*config\.json"), ("{", "can't be read"), ("[]", "a list")]
+    ("content", "message"), [(None, r"there is no .*config\.json"), ("{", "can't read"), ("[]", "a list")]
 )
 def test_a_folder_without_a_readable_config_is_the_users_mistake(
     tmp_path: Path, content: str | None, message: str

@@ -18,6 +18,7 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.models.resolve import check_local
 from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
@@ -197,8 +198,10 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
 
     recipe, _, registry = finished
     folder = run_path(recipe.logging.evals_dir, name)
+    here = served_name(recipe.model.path) is None
+    if here:
+        check_local(recipe.model.path)
     try:
-        here = served_name(recipe.model.path) is None
         held_out = refuse_long_prompts(recipe, registry, training=False, here=here)
     except OutOfReach:
         held_out = num_held_out(recipe.eval.tasks)
