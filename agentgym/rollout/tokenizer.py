@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentgym.errors import UserError, nearest
+from agentgym.rollout.template import ChatTemplate, Refused, Unbounded
 from agentgym.rollout.tokenizer_files import check_tokenizer_files
 from agentgym.types import Json, Message
 from agentgym.utf8 import clean_text
@@ -89,6 +90,7 @@ class HuggingFaceTokenizer:
         self.special_tokens = tuple(sorted({*added, *map(str, self._inner.all_special_tokens)}))
         self.end_ids = (int(self._inner.eos_token_id),)
         self._quick = _quick(self._inner, added)
+        self._template = ChatTemplate(f"{path!r}{f', {chat_template!r},' if chat_template else ''}")
 
     def encode(self, text: str) -> tuple[int, ...]:
         try:
@@ -109,16 +111,15 @@ class HuggingFaceTokenizer:
     def render(
         self, messages: Sequence[Message], *, generation_prompt: bool, tools: Sequence[Mapping[str, Json]] | None = None
     ) -> str:
+        told = None if tools is None else list(tools)
+        given = {"messages": list(messages), "tools": told, "documents": None}
         try:
-            return str(
-                self._inner.apply_chat_template(
-                    list(messages),
-                    tools=None if tools is None else list(tools),
-                    tokenize=False,
-                    add_generation_prompt=generation_prompt,
-                )
-            )
-        except Exception as error:  # a template is a program of somebody else's
+            template = self._inner.get_chat_template(None, told)
+            special = self._inner.special_tokens_map
+            return self._template.render(template, {**given, "add_generation_prompt": generation_prompt, **special})
+        except (Refused, ValueError, TypeError) as error:
+            if isinstance(error, Unbounded):
+                raise UserError(f"{error}. {TEMPLATE_ADVICE}") from error
             roles = ", ".join(message["role"] for message in messages)
             raise UserError(
                 f"the chat template does not take the messages {roles}: {error}. Change what the environment says. "
