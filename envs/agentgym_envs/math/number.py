@@ -28,8 +28,8 @@ _NUMBER: Final = re.compile(
     (?P<percent>[ ]?%)?""",
     re.VERBOSE,
 )
-_WORD: Final = r"[A-Za-z]+(?:['’-][A-Za-z]+)*"
-_UNIT: Final = rf"{_WORD}(?:\s?\^\s*\{{?-?[1-9]\}}?|[²³])?"
+_WORD: Final = r"(?:[ap]\.m|U\.S|[A-Za-z]+(?:['’][A-Za-z]+|-[A-Za-z]{3,})*)\.?"
+_UNIT: Final = rf"{_WORD}(?:\s?\^\s*\{{?-?[1-9]\}}?)?"
 _UNITS: Final = rf"{_UNIT}(?:(?:\s+|\s*/\s*){_UNIT})*"
 _BEFORE: Final = re.compile(rf"(?:{_WORD}(?:[\s:]+{_WORD})*[\s:]*)?")
 _AFTER: Final = re.compile(rf"\s*(?:/\s*)?(?:{_UNITS})?\s*(?:\(\s*{_UNITS}\s*\)\s*)?")
@@ -57,20 +57,24 @@ _PARENTHESIS: Final = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 _SIGNS: Final = str.maketrans(
     {chr(0xFF01 + code): chr(0x21 + code) for code in range(94)}  # full width
     | {"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot "}
+    | {"⁄": "/", "。": ".", "℃": "°C", "℉": "°F", "“": '"', "”": '"'}
     | {"≈": "\\approx ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ", "∞": "\\infty "}
     | dict.fromkeys("\u00a0\u2009\u202f\u2007\u2008", " ")
 )
 _INEQUALITY: Final = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "="}
+_SUPERSCRIPT: Final = re.compile("[⁻⁰¹²³⁴-⁹]+")
+_FROM_SUPERSCRIPT: Final = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 _PLAIN: Final = str.maketrans({"−": "-", "–": "-", "\u00a0": "", "\u2009": "", "\u202f": "", "％": "%"})
 _ARGUMENT: Final = r"(?:\s*\{\s*([-+]?[0-9.,]+)\s*\}|\s*([0-9]))"
 _LATEX_FRACTION: Final = re.compile(rf"\\[dtc]?frac{_ARGUMENT}{_ARGUMENT}")
 _LATEX_POWER: Final = re.compile(
-    r"(?<=[0-9.])(?<!\s)\s*(?:\\(?:times|cdot)|\*)\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|(-?[0-9]+)(?![0-9]))"
+    r"(?<=[0-9.])(?<!\s)\s*(?:\\(?:times|cdot)|[*xX])\s*10\s*\^\s*(?:\{\s*([-+]?[0-9]+)\s*\}|(-?[0-9]+)(?![0-9]))"
 )
 _TEXT: Final = re.compile(r"\\(?:text|mbox|mathrm|textrm|textbf|mathbf|textit|mathit|operatorname)\s*\{([^{}]*)\}")
 _FONT: Final = re.compile(r"\\!|\\(?:left|right|displaystyle|rm|bf|large|Large)(?![A-Za-z])")
 _DEGREES: Final = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?\b|°")
-_MONEY: Final = re.compile(r"\\?\$|[€£¥₹]|\\(?:pounds|euro|textdollar)\b|\\[()\[\]]")
+_MONEY: Final = re.compile(r"\\?\$|[€£¥₹¢]|\\(?:pounds|euro|textdollar)\b|\\[()\[\]]")
+_UNIT_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+)\s*\}")
 _SPACING: Final = re.compile(r"\\[,;: ]|~")
 _REPEATING: Final = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
 _THOUSANDS: Final = re.compile(r"(?<![\w.,])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![\w/,]| [0-9])")
@@ -129,6 +133,8 @@ def last_number(text: str) -> Number | None:
 def last_side(text: str) -> str | None:
     """What a chain of equations ends with; None where one is false, as far as numbers go, or a side is a list."""
     text = with_signs(text)
+    if whole := _TEXT.fullmatch(text.strip()):
+        text = whole[1]
     *before, last = _EQUALS.split(text)
     if not before:
         return text
@@ -150,7 +156,7 @@ def with_signs(text: str) -> str:
     text = text.translate(_SIGNS)
     for plain, latex in _INEQUALITY.items():
         text = text.replace(plain, latex)
-    return text
+    return _SUPERSCRIPT.sub(lambda m: f"^{{{m[0].translate(_FROM_SUPERSCRIPT)}}}", text)
 
 
 def _single(text: str) -> Number | None:
@@ -171,13 +177,13 @@ def _single(text: str) -> Number | None:
 def _are_words(before: str, after: str) -> bool:
     """Whether words beside a number leave it what it is: none is a variable, an operator or another number."""
     words = re.findall(_WORD, f"{before} {after}")
-    if any(word.lower() in _NOT_BESIDE for word in words):
+    if any(part in _NOT_BESIDE for word in words for part in re.split("[-.]", word.lower())):
         return False
     attached = re.match(_WORD, after)
-    if attached and not _is_unit(attached[0]):
+    if attached and (not _is_unit(attached[0].rstrip(".")) or attached[0] == "K"):  # 42K is 42,000
         return False
     beside = re.findall(_WORD, f"{_NAMED.sub('', before)} {after[attached.end() :] if attached else after}")
-    return all(len(word) > 2 or word.lower() in _SHORT_WORDS or _is_unit(word) for word in beside)
+    return all(len(word) > 2 or word.lower() in _SHORT_WORDS or _is_unit(word.rstrip(".")) for word in beside)
 
 
 def _is_unit(word: str) -> bool:
@@ -208,7 +214,7 @@ def _as_plain_text(text: str) -> str:
     """An answer without LaTeX, currency, marks of emphasis and what encloses all of it. A tab divides numbers."""
     text = with_signs(text).replace("{,}", ",")
     text = _MONEY.sub("\t", _FONT.sub("", text))
-    text = _SPACING.sub(" ", _TEXT.sub(r"\t\1", text))
+    text = _UNIT_FRACTION.sub(r"\t\1/\2", _SPACING.sub(" ", _TEXT.sub(r"\t\1", text)))
     text = _DEGREES.sub("\t", text)
     text = _PERCENT.sub("%", text)
     text = _LATEX_POWER.sub(lambda m: f"e{m[1] or m[2]}", _REPEATING.sub(_repeating_fraction, text))
@@ -220,7 +226,7 @@ def _as_plain_text(text: str) -> str:
 
 def _bare(text: str) -> str:
     while True:
-        text = text.strip().strip("*_`\"'").strip()
+        text = text.strip().strip("*_`\"'#").strip()
         if not re.fullmatch(r"\{[^{}]*\}|<[^<>]*>|\([^()]*\)", text):
             return text
         text = text[1:-1]
