@@ -55,8 +55,8 @@ class Advantage(ABC):
     def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
         """One number for each episode of a group. All of them have a reward.
 
-        A group whose numbers are all 0.0 has no signal and is skipped. In one that is trained an episode with 0.0
-        counts as any other in the means and in the KL term.
+        A group whose trained episodes all have 0.0 has no signal and is skipped; one whose turns are all masked is not
+        trained. In a group that is trained an episode with 0.0 counts as any other in the means and in the KL term.
         """
 
     def of_turns(self, episodes_G: Sequence[Episode]) -> list[list[float]] | None:
