@@ -117,6 +117,7 @@ def test_a_line_ends_at_a_line_feed_only(tmp_path: Path) -> None:
         ("4 m²", ["4 m²", "4 m^2", "4\\text{ m}^2", "40 000 cm^2"], ["4 m", "400 cm^2"]),
         ("7 apples", ["7 apples", "7 red apples", "7 apple"], ["7 pears", "7"]),
         ("7", ["7", "7 apples"], ["8"]),
+        ("A square. #### 25 cm^2\nIt has 4 sides.", ["25 cm^2"], ["25"]),
         ("A square. #### 25 cm^2", ["25 cm^2", "0.0025 m^2"], ["25", "25 cm", "26 cm^2"]),
     ],
 )

@@ -12,7 +12,7 @@ from agentgym.types import Message, SandboxSpec, Split, Task
 from agentgym_envs.math import rows as data
 from agentgym_envs.math.answers import AnswerFormat, Found, find_answer
 from agentgym_envs.math.expressions import Judge
-from agentgym_envs.math.number import Number, parse_number
+from agentgym_envs.math.number import Number
 from agentgym_envs.math.procedural import LEVELS, problems, working
 from agentgym_envs.math.rows import Row
 from agentgym_envs.math.solutions import calculations, final_message, plain_text, with_calls
@@ -238,7 +238,7 @@ def _expression_of(task: Task) -> str | None:
 
 
 def _answer_of(task: Task) -> Number:
-    number = parse_number(str(task.answer))
+    number = find_answer(f"#### {task.answer}").number  # its first line, as it was read
     assert number is not None, f"task {task.task_id} has the answer {task.answer!r}"
     return number
 
