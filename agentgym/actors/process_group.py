@@ -32,7 +32,7 @@ from agentgym.errors import InfraError
 log = logging.getLogger(__name__)
 
 KILL_WAIT_S = 5.0
-SLICES = 10  # of a deadline; while the event loop is late, no more than one of them passes
+SLICES = 10  # of a deadline; one that takes twice its time counts as a tenth of itself
 LOST_STOP_S = 1.0  # for processes of a lost host, which will not answer
 _ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
 A = TypeVar("A", bound=LifecycleActor)
@@ -277,8 +277,8 @@ class ProcessGroup(Generic[A]):
     ) -> list[Any]:
         """What all the answers say, read as they come: the first error is raised, for which other ranks may wait.
 
-        Else the death or the deadline is, where that comes first. A time in which this process's event loop is late
-        counts as a tenth of the deadline at most: the answer may have been here for long.
+        Else the death or the deadline is, where that comes first. While this process's event loop is late, hardly any
+        of the deadline passes: the answer may have been here for long.
         """
         clock_s = asyncio.get_running_loop().time
         left_s = math.inf if timeout_s is None else timeout_s
@@ -290,7 +290,8 @@ class ProcessGroup(Generic[A]):
                 began_s = clock_s()
                 wait_s = None if timeout_s is None else min(slice_s, left_s)
                 done, _ = await asyncio.wait(waited, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                left_s -= min(clock_s() - began_s, slice_s)
+                passed_s = clock_s() - began_s
+                left_s -= passed_s if passed_s < 2 * slice_s else slice_s / SLICES
                 values |= {answer: read(answer.result()) for answer in asked if answer in done}
                 if len(values) < len(asked) and self.dead.done():
                     raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
