@@ -38,7 +38,7 @@ def recorded(
         if failure.is_users and config is not None:
             folder.save_config(*config)  # what reads it must not take the refused settings for the run's
             mark_run(folder.path)
-        advice = None if failure.is_interrupt else full_disk(error, folder.path)
+        advice = None if failure.is_interrupt else folder.moved() or full_disk(error, folder.path)
         _record(explain(advice or error), folder, before)
         if advice is not None:
             raise advice from error

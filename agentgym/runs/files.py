@@ -30,11 +30,12 @@ NO_SPACE = ("No space left on device", "Disk quota exceeded", "StorageFull")  # 
 def write_whole(path: Path, data: bytes) -> None:
     """Replace a file by one rename, so that a reader sees the old or the new, never a part.
 
+    Its folder is made, but none above: that of a run which was moved must not come back.
     Raises InfraError, which names the path, when the disk is full or the file can't be written.
     """
     part = path.with_name(f".{path.name}.part")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         try:
             with part.open("wb") as file:
                 file.write(data)

@@ -38,6 +38,7 @@ from typing import IO, Self, cast
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.runs.episode_index import save_episodes
 from agentgym.runs.files import append_line, dump_line, overwrite, read_json, read_json_lines, write_whole, writing
+from agentgym.runs.moved import moved_error, place_of
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
@@ -134,6 +135,7 @@ class RunFolder:
 
     def save_config(self, config: Mapping[str, object], sources: Mapping[str, str] | None = None) -> None:
         """sources: where its fields come from, by dotted key, those that are not defaults."""
+        self._check_there()
         write_whole(self.path / "config.yaml", dump_yaml(dict(config)).encode())
         self._save("config.sources.json", dict(sources or {}))
 
@@ -147,7 +149,13 @@ class RunFolder:
     def set_status(self, status: RunStatus, reason: str = "") -> None:
         """On a full disk, too: the file has room for it, and is overwritten in place if it can't be replaced."""
         writer = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        path, record = self.path / "status.json", {"status": status, "reason": reason, **writer}
+        place = self.path
+        if (error := self.moved()) and self._lock is not None:
+            moved_to = place_of(self._lock)
+            if moved_to is None:
+                raise error
+            place = moved_to
+        path, record = place / "status.json", {"status": status, "reason": reason, **writer}
         data = json.dumps(record, indent=1).encode().ljust(STATUS_BYTES)
         try:
             write_whole(path, data)
@@ -209,7 +217,16 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(self, name: str, record: Mapping[str, object]) -> None:
+        self._check_there()
         write_whole(self.path / name, json.dumps(record, indent=1).encode())
+
+    def moved(self) -> InfraError | None:
+        """What to say when the folder that is written is no longer in its place; None while it is."""
+        return moved_error(self.path, self._lock)
+
+    def _check_there(self) -> None:
+        if error := self.moved():
+            raise error
 
     def _load(self, name: str) -> dict[str, Json]:
         path = self.path / name
@@ -224,6 +241,7 @@ class RunFolder:
 
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Values that are not finite are saved as null, so that every JSON reader accepts the file."""
+        self._check_there()
         values: dict[str, Json] = {
             key: float(value) if math.isfinite(value) else None for key, value in metrics.items()
         }
@@ -320,6 +338,7 @@ class RunFolder:
 
     def checkpoint_dir(self, step: int) -> Path:
         """The place of the checkpoint after `step`; the parent is made, the folder is left to the trainer."""
+        self._check_there()
         parent = self.path / "checkpoints"
         with writing(parent):
             parent.mkdir(exist_ok=True)

@@ -405,3 +405,16 @@ def test_a_run_that_was_killed_after_its_last_word_is_done_by_a_resume(cli) -> N
     status.write_text(json.dumps({**json.loads(status.read_text()), "status": "running"}))  # as kill -9 leaves it
     assert cli("train", "--resume", "runs/one").code == 0
     assert json.loads(status.read_text())["status"] == "done"
+
+
+def test_a_folder_that_is_moved_in_mid_run_is_said_and_has_no_stub_beside_it(cli) -> None:
+    async def work(recipe, folder, reporter) -> None:
+        folder.append_metrics(1, {"loss": 0.5})
+        folder.path.rename("runs/elsewhere")
+        folder.append_metrics(2, {"loss": 0.5})
+
+    cli.jobs.work = work
+    end = cli("train", "--env", "counting", "--name", "one", "--set", "logging.sinks=[]")
+    assert end.code == 1 and "was moved to" in end.err and "--resume" in end.err and "make room" not in end.err
+    assert [path.name for path in Path("runs").iterdir()] == ["elsewhere"]
+    assert RunFolder.open("runs/elsewhere").status().status is RunStatus.FAILED

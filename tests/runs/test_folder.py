@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import InfraError, UserError
-from agentgym.runs.files import full_disk, writing
+from agentgym.runs.files import full_disk, write_whole, writing
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
@@ -257,3 +258,28 @@ def test_checkpoints_are_listed_by_step(folder: RunFolder) -> None:
     (folder.checkpoint_dir(40) / "hf.partial").mkdir(parents=True)
     assert folder.checkpoint_steps() == [0, 20]
     assert folder.checkpoint_steps(unfinished=True) == [0, 20, 40]
+
+
+def test_a_folder_that_is_moved_in_mid_run_ends_the_run_where_it_is_and_leaves_nothing_beside_it(tmp_path) -> None:
+    with RunFolder.create(tmp_path, "one") as folder:
+        folder.append_metrics(1, {"loss": 0.5})
+        folder.path.rename(tmp_path / "two")
+        for write in (
+            lambda: folder.append_metrics(2, {"loss": 0.5}),
+            lambda: folder.save_state({"position": None}),
+            lambda: folder.save_config({}),
+            lambda: folder.checkpoint_dir(2),
+            lambda: folder.save_groups(2, []),
+            lambda: write_whole(folder.path / "journal" / "step-000002.batch", b""),
+        ):
+            with pytest.raises(InfraError):
+                write()
+        assert f"was moved to {tmp_path / 'two'} while the run wrote it" in str(folder.moved())
+        assert f"--resume {tmp_path / 'two'}" in str(folder.moved())
+        folder.set_status(RunStatus.FAILED, str(folder.moved()))
+        assert [path.name for path in tmp_path.iterdir()] == ["two"]
+        assert RunFolder.open(tmp_path / "two").status().reason == str(folder.moved())
+        shutil.rmtree(tmp_path / "two")
+        with pytest.raises(InfraError, match="was removed while the run wrote it"):
+            folder.set_status(RunStatus.FAILED, "")
+        assert not [*tmp_path.iterdir()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentgym.rollout.outside.answers import ChatRequest
-from agentgym.runs.files import write_whole
+from agentgym.runs.files import write_whole, writing
 from agentgym.types import Json
 
 FORMAT = 1
@@ -44,6 +44,8 @@ class AnswerCache:
         if self.folder is None:
             return
         kept = {"format": FORMAT, "by": self.by, "body": body}
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._file(self.folder, request), json.dumps(kept).encode())
 
     def _file(self, folder: Path, request: ChatRequest) -> Path:
