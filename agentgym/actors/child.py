@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from agentgym.actors.host_process import serve_as_host
+from agentgym.actors.thread_starts import bound_thread_starts
 from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which has started this one")
     arguments = parser.parse_args()
     gc.set_threshold(GARBAGE)
+    bound_thread_starts()
     if arguments.parent:
         end_with(arguments.parent)
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
