@@ -96,7 +96,7 @@ def stated(gold: str, answer: str) -> str | None:
     `x = 5, y = 6` states the list 5, 6. A gold answer that is an equation asks for an equation.
     """
     answer = with_signs(answer)
-    if "." not in gold and plain_number(gold) is None:
+    if plain_number(gold) is None:
         answer = answer.partition("\\approx")[0]  # the exact value is before it
     if "=" in gold or "=" not in answer:
         return answer
