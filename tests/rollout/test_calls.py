@@ -292,7 +292,9 @@ def test_a_world_that_start_forgot_is_the_environments_error() -> None:
         async def start(self, context: Any) -> Any:
             return None
 
-    with pytest.raises(EpisodeBroken, match=r"environment:count\.toolbox: TypeError: the tools are the methods of Bo"):
+    with pytest.raises(
+        EpisodeBroken, match=r"environment:Forgetful\.toolbox: TypeError: the tools are the methods of Bo"
+    ):
         Played(environment=Forgetful()).say("hello")
 
 
