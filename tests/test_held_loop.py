@@ -120,6 +120,27 @@ def test_the_first_signal_stops_code_that_holds_the_loop(hold: Callable[[], None
     assert stopped.value.exit_code == 130 and cleaned == ["up"]
 
 
+def test_a_stop_does_not_wait_for_each_of_the_calls_that_are_ready() -> None:
+    begun: list[int] = []
+
+    async def reply(number: int) -> None:
+        begun.append(number)
+        sleeps()
+
+    async def play(number: int) -> None:
+        await Begun(reply(number), 60.0)
+
+    async def job() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(64):
+                tasks.create_task(play(number))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with quick([]), pytest.raises(Stopped):
+        run_until_stopped(job(), print)
+    assert begun == [0]
+
+
 def test_a_notice_ends_code_that_holds_the_loop_when_its_time_is_over() -> None:
     async def job() -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -29,6 +29,9 @@ class Begun(Generic[Answer]):
                 self._waits_for = self._coroutine.send(None)
         except StopIteration as end:
             self.ended, self._answer = True, end.value
+        except BaseException:
+            self._coroutine.close()  # where the command is being stopped it has not begun
+            raise
 
     def __await__(self) -> Generator[Any, Any, Answer]:
         if self.ended:
