@@ -27,7 +27,7 @@ NAMES: Mapping[Verdict, str] = {
 }
 HEADS: Mapping[str, str] = {
     "not_finite": "Diverged",
-    "evaluation_cut": "Not measured",
+    "evaluation_cut": "The machine was too slow",
     "never_succeeded": "Nothing has succeeded",
 }
 """Findings that are the first thing to say of a run, and with which words."""
@@ -147,7 +147,7 @@ def _held_out(evaluations: Sequence[Evaluation]) -> Change | None:
     if len(evaluations) < 2:
         return None
     last = evaluations[-1]
-    first = next((one for one in evaluations[:-1] if _comparable(one, last)), None)
+    first = next((one for one in evaluations[:-1] if one.result.num_episodes and _comparable(one, last)), None)
     return None if first is None else _paired(first, last)
 
 
@@ -221,7 +221,8 @@ def _cut(evaluations: Sequence[Evaluation]) -> Finding | None:
         return None
     cut, total = last.result.num_cut, last.result.num_cut + last.result.num_episodes
     text = f"{cut} of {total} held-out episodes after step {last.step} were cut by {last.result.cut_by} s of wall time"
-    return Finding.of("evaluation_cut", grade(cut / total, TRUNCATED), text, (last.step, last.step))
+    severity = grade(cut / total, TRUNCATED) if last is evaluations[-1] else "note"  # the limit was raised since
+    return Finding.of("evaluation_cut", severity, text, (last.step, last.step))
 
 
 def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:

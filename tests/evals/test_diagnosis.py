@@ -219,6 +219,19 @@ def test_what_never_succeeded_is_not_blamed_on_what_follows_from_it() -> None:
     assert diagnose_figures(rows, played).sentence.startswith("Learning: held-out success went from 0.000 to 0.500")
 
 
+def test_an_evaluation_that_was_cut_is_left_out_once_the_limit_was_raised() -> None:
+    cut = evaluation(0, "0" * 40, SETUP)
+    cut = replace(cut, result=replace(cut.result, success=None, num_episodes=0, num_cut=40, cut_by="a = 1",
+                                      by_task=((None,),) * 40))  # fmt: skip
+    found = diagnose_figures([], [cut, evaluation(2, "0" * 40, SETUP), evaluation(4, "1" * 40, SETUP)])
+    assert found.sentence.startswith("Learning: held-out success went from 0.000 to 1.000")
+    assert names(found) == ["evaluation_cut"] and names(found, "note") == ["evaluation_cut"]
+    found = diagnose_figures([], [evaluation(0, "0" * 40, SETUP), replace(cut, step=2)])
+    assert found.sentence.startswith(
+        "The machine was too slow: 40 of 40 held-out episodes after step 2 were cut by a = 1"
+    )
+
+
 def test_a_reward_that_rises_without_success_is_named() -> None:
     rows = [
         replace(row, metrics={**row.metrics, "rollout/success_mean": 0.3, "rollout/reward_mean": 0.2 + row.step / 40})
