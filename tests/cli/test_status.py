@@ -90,7 +90,7 @@ RUNS = {
         evaluations={one["step"]: one["success"] for one in RECORDED["random"]["evaluations"]},
     ),
     "engine cut": Recorded(
-        says="The machine was too slow: 128 of 128 held-out episodes after step 20 were cut by rollout.generate_timeout_s",
+        says="The machine was too slow: 128 of 128 held-out episodes after step 20 were cut by rollout.generate",
         advice=("--rollout.generate_timeout_s 240",),
         rows=changed(rows_of("learning"), lambda number, row: {"rollout/time_cut_share": 0.9}),
         evaluations={0: LEARNING[0], 20: "-" * 128},
