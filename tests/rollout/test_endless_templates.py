@@ -52,7 +52,7 @@ def calls() -> Iterator[KillableCalls]:
             "memory|more than",
         ),
         ("{{ 'a' * 10**11 }}", "memory"),
-        ("{% for i in range(99999) %}{{ messages | tojson }}{% endfor %}", "characters"),
+        ("{% for i in range(3000) %}{{ messages | tojson }}{% endfor %}", "characters"),
         ("{{ messages[0].content * 10**7 }}", "characters"),
     ],
 )
