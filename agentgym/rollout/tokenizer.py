@@ -176,4 +176,7 @@ def read_template(given: str) -> str:
     path = Path(given)
     if not path.is_file():
         raise UserError(f"model.chat_template {given!r} is neither a file nor a template.{nearest(given, TEMPLATES)}")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"model.chat_template {given!r} can't be read: {error}") from error

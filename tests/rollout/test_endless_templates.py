@@ -86,6 +86,13 @@ def test_the_start_of_a_run_is_refused_with_the_template_and_what_to_do(tmp_path
         check_template(renderer, ["user"], turns=1)
 
 
+def test_a_template_that_is_no_text_is_refused_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jinja"
+    file.write_bytes(b"\xff{{ messages }}")
+    with pytest.raises(UserError, match=r"model\.chat_template '.*bad\.jinja' can't be read"):
+        HuggingFaceTokenizer(str(policy_path()), str(file))
+
+
 @pytest.mark.parametrize("name", [*REAL, *TEMPLATES])
 def test_a_released_template_writes_what_it_writes_in_transformers(name: str) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
