@@ -129,6 +129,7 @@ def test_what_servers_write_differently_is_read() -> None:
     answer = read_answer(completion(parts, ("f", {"a": 1}), finish="eos"), REQUEST)  # type: ignore[arg-type]
     assert (answer.content, answer.reasoning, answer.finish) == ("7", "hm", "stop")
     assert answer.calls[0].arguments == {"a": 1}  # type: ignore[union-attr]
+    assert read_answer(completion("7", usage=(10, 10**4000)), REQUEST).usage.completion_tokens == 0
     for odd in (None, [], {"choices": []}, {"choices": [{"message": None}]}, {"error": "x"}):
         with pytest.raises(ServerFault, match="not a chat completion"):
             read_answer(odd, REQUEST)  # type: ignore[arg-type]

@@ -244,4 +244,4 @@ def _usage(given: Json, request: ChatRequest, said: int) -> Usage:
 
 def _count(counts: Json, name: str) -> int:
     value = counts.get(name) if isinstance(counts, Mapping) else None
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if isinstance(value, int) and 0 <= value < 1 << 53 else 0  # more is no count, and no float
