@@ -39,7 +39,7 @@ class HeldTooLong(BaseException):
 class limited:
     """Around plugin code that does not await: it raises TimeoutError where that takes longer than `limit_s`.
 
-    Where no LoopWatch is open, as in a test of one's own, nothing is limited. Costs less than a microsecond.
+    Where no LoopWatch is open, as in a test of one's own, nothing is limited. Costs a few microseconds.
     """
 
     __slots__ = ("_before_s", "_limit_s", "_watch")

@@ -264,8 +264,8 @@ class ToolTrace:
 
 
 COUNTED_APART = ("unsupported", "prompt_too_long", "cut")
-"""Kinds of errors that leave an episode out although nothing broke: code that the sandbox's interpreter cannot run, a
-prompt that leaves the agent no token of `rollout.max_episode_tokens`, and, in evaluations, `Episode.time_limit`."""
+"""Kinds of errors that leave an episode out although nothing broke: the sandbox can't run it, no token is left, or, in
+evaluations, `Episode.time_limit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,10 +312,9 @@ class Episode:
 
     @property
     def all_branches(self) -> list[tuple[int, ...]]:
-        """The numbers of each branch's turns, from 0, in their order; `turns` is in the order of sampling.
+        """The numbers of each branch's turns, from 0; a turn belongs to all branches that go on from it.
 
-        An agent that rewrites its history begins a branch: a turn belongs to all branches that go on from it.
-        """
+        An agent that rewrites its history begins a branch. `turns` is in the order of sampling."""
         return self.branches or ([tuple(range(len(self.turns)))] if self.turns else [])
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -361,13 +360,10 @@ def test_envs_are_listed_and_shown(cli) -> None:
 
 
 def test_an_environment_of_two_plugins_is_marked_and_the_others_are_listed(cli) -> None:
-    def plugins(find: Callable[[], PluginRegistry] = cli.plugins) -> PluginRegistry:
-        registry = find()
-        for name in ("one", "two"):
-            registry.register(Doubled(), name)
-        return registry
-
-    cli.plugins = plugins
+    registry = cli.plugins()
+    for name in ("one", "two"):
+        registry.register(Doubled(), name)
+    cli.plugins = lambda: registry
     end = cli("envs")
     assert end.code == 0 and "Counts up." in end.out and "several plugins" in end.out
     assert "'doubled' is provided by 'one' of this process - and by 'two' of this process -" in end.out

@@ -283,7 +283,7 @@ def test_the_oracles_failures_are_left_out_and_their_share_is_said() -> None:
 
 
 def test_an_environment_without_an_oracle_says_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"'counted' does not solve its own tasks.*--data"):
+    with pytest.raises(UserError, match=r"'Unsolved' does not solve its own tasks.*--data"):
         solved(Unsolved())
 
 
