@@ -55,8 +55,7 @@ _GROUPED: Final = re.compile(r"(?<=[0-9])(?:,|\{,\})(?=[0-9]{3}(?![0-9]))")
 _PARENTHESIS: Final = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 
 _SIGNS: Final = str.maketrans(
-    {chr(0xFF01 + code): chr(0x21 + code) for code in range(94)}  # full width
-    | {"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot "}
+    {"％": "%", "＝": "=", "，": ",", "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot "}
     | {"⁄": "/", "。": ".", "℃": "°C", "℉": "°F", "“": '"', "”": '"'}
     | {"≈": "\\approx ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ", "∞": "\\infty "}
     | dict.fromkeys("\u00a0\u2009\u202f\u2007\u2008", " ")
@@ -152,7 +151,7 @@ def last_side(text: str) -> str | None:
 
 
 def with_signs(text: str) -> str:
-    """The text with characters of full width and signs such as ≤ in their usual form."""
+    """The text with signs such as ≤ in their usual form."""
     text = text.translate(_SIGNS)
     for plain, latex in _INEQUALITY.items():
         text = text.replace(plain, latex)
