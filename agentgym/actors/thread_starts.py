@@ -31,4 +31,4 @@ def bound_thread_starts() -> None:
             thread._started = _Started()  # type: ignore[attr-defined]
         start(thread)
 
-    threading.Thread.start = bounded  # type: ignore[method-assign]
+    threading.Thread.start = bounded  # type: ignore[method-assign, assignment]

@@ -43,7 +43,6 @@ from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
 from agentgym.runs.checkpoints import drop_undone, drop_unfinished
 from agentgym.runs.evaluations import read_record
-from agentgym.runs.files import sync
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
@@ -335,7 +334,7 @@ class TrainJob:
 
     def _mark(self, position: dict[str, Json]) -> None:
         """In a thread. The step has ended once all that it leaves would outlast a power cut."""
-        sync(self.folder.path / "metrics.jsonl")
+        self.folder.sync_metrics()
         self.journal.mark(position)
 
     def _save_episodes(self, record: StepRecord, logprobs: Sequence[float]) -> None:

@@ -37,7 +37,16 @@ from typing import IO, Self, cast
 
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.runs.episode_index import save_episodes
-from agentgym.runs.files import append_line, dump_line, overwrite, read_json, read_json_lines, write_whole, writing
+from agentgym.runs.files import (
+    append_line,
+    dump_line,
+    overwrite,
+    read_json,
+    read_json_lines,
+    sync,
+    write_whole,
+    writing,
+)
 from agentgym.runs.moved import moved_error, place_of
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
@@ -246,6 +255,9 @@ class RunFolder:
             key: float(value) if math.isfinite(value) else None for key, value in metrics.items()
         }
         append_line(self.path / "metrics.jsonl", dump_line({"step": step, "time": time.time(), **values}))
+
+    def sync_metrics(self) -> None:
+        sync(self.path / "metrics.jsonl")
 
     def read_metrics(self) -> list[MetricsRow]:
         """One row a step, in order. Where a resumed run repeated steps, the later rows count."""

@@ -36,7 +36,7 @@ def job_of(done: list[str], written: threading.Event) -> Any:
     job.meter = SimpleNamespace(read=lambda *_: {})
     job.generator, job.gym = SimpleNamespace(metrics=nothing), SimpleNamespace(sandbox_metrics=dict)
     job.tasks = job.trainer = SimpleNamespace(metrics=dict)
-    job.folder = SimpleNamespace(append_metrics=lambda *_: None, save_groups=save_groups)
+    job.folder = SimpleNamespace(append_metrics=lambda *_: None, sync_metrics=lambda: None, save_groups=save_groups)
     job.sinks, job.reporter = [], SimpleNamespace(step=lambda *_: None)
     job.helm = SimpleNamespace(after_step=nothing, stopped="")
     job.journal = SimpleNamespace(mark=lambda position: done.append(f"mark {position['step']}"))
