@@ -19,9 +19,7 @@ RUN/config.yaml             the finished config
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import json
 import math
 import os
@@ -47,7 +45,7 @@ from agentgym.runs.files import (
     write_whole,
     writing,
 )
-from agentgym.runs.moved import moved_error, place_of
+from agentgym.runs.lock import is_locked, moved_error, place_now, take_lock
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
@@ -106,7 +104,7 @@ class RunFolder:
                 f"there is a run {str(path)!r} already; choose another --name, or continue it: "
                 f"agentgym train --resume {path}"
             )
-        folder = cls(path, _take_lock(path))
+        folder = cls(path, take_lock(path))
         folder.set_status(RunStatus.RUNNING)
         return folder
 
@@ -122,7 +120,7 @@ class RunFolder:
             inside = runs_in(path)
             hint = f" Runs in it: {', '.join(inside)}." if inside else " A run's folder has a status.json."
             raise UserError(f"{str(path)!r} is not a run of agentgym.{hint}")
-        return cls(path, _take_lock(path) if for_writing else None)
+        return cls(path, take_lock(path) if for_writing else None)
 
     @property
     def name(self) -> str:
@@ -158,12 +156,7 @@ class RunFolder:
     def set_status(self, status: RunStatus, reason: str = "") -> None:
         """On a full disk, too: the file has room for it, and is overwritten in place if it can't be replaced."""
         writer = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        place = self.path
-        if (error := self.moved()) and self._lock is not None:
-            moved_to = place_of(self._lock)
-            if moved_to is None:
-                raise error
-            place = moved_to
+        place = self.path if self._lock is None else place_now(self.path, self._lock)
         path, record = place / "status.json", {"status": status, "reason": reason, **writer}
         data = json.dumps(record, indent=1).encode().ljust(STATUS_BYTES)
         try:
@@ -181,7 +174,7 @@ class RunFolder:
         except ValueError:
             raise UserError(f"{self.path / 'status.json'}: no status {record.get('status')!r}") from None
         here = record.get("host") == socket.gethostname()  # locks of another host are not visible here
-        if status is RunStatus.RUNNING and here and self._lock is None and not _is_locked(self.path):
+        if status is RunStatus.RUNNING and here and self._lock is None and not is_locked(self.path):
             status = RunStatus.LOST
         when = record.get("time")
         return StatusRecord(
@@ -396,32 +389,3 @@ def _time_in(path: Path) -> float:
 def _steps_in(folder: Path, pattern: str = "step-*") -> list[int]:
     matches = [_STEP_FILE.match(path.relative_to(folder).parts[0]) for path in folder.glob(pattern)]
     return sorted({int(match[1]) for match in matches if match})
-
-
-def _take_lock(path: Path) -> IO[str]:
-    with writing(path / "lock"):
-        file = (path / "lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system frees it when the process ends
-    except BlockingIOError:
-        file.seek(0)
-        owner = file.read().strip()
-        file.close()
-        raise UserError(
-            f"run {str(path)!r} is being written by process {owner or 'unknown'}; end that one first"
-        ) from None
-    with contextlib.suppress(OSError):  # only a hint for the message above
-        file.truncate(0)
-        file.write(f"{os.getpid()} of {socket.gethostname()}")
-        file.flush()
-    return file
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        file = os.fdopen(os.open(path / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # a FIFO would block
-        with file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    return False
