@@ -1,79 +1,82 @@
-"""Commands of third parties: a distribution on the path brings one by an entry point."""
+"""`agentgym envs` and `agentgym plugins`."""
 
 from __future__ import annotations
 
-import re
-import sys
-from pathlib import Path
+import importlib.metadata
+import json
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs/cli.md"
-[COMMAND] = [code for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "EXAMPLES" in code]
+from agentgym.hooks import PluginRegistry, hookimpl
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Lays out a distribution of one module whose commands have these names."""
-    modules = set(sys.modules)
-
-    def install(source: str, *names: str, distribution: str = "counts") -> None:
-        site = tmp_path / distribution
-        info = site / f"{distribution}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (site / f"{distribution}_command.py").write_text(source)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        lines = [f"{name} = {distribution}_command" for name in names]
-        (info / "entry_points.txt").write_text("\n".join(["[agentgym.commands]", *lines, ""]))
-        monkeypatch.syspath_prepend(site)
-
-    yield install
-    for name in set(sys.modules) - modules:
-        if name.endswith("_command"):
-            del sys.modules[name]
+def test_envs_are_listed_and_shown(cli) -> None:
+    end = cli("envs")
+    assert end.code == 0 and "counting" in end.out and "Counts up." in end.out
+    assert end.out.endswith("fetched first:\n  counting  a counter\n")
+    [row] = json.loads(cli("envs", "--json").out)
+    assert row["needs"] == "a counter" and row["options"][0]["name"] == "start"
+    end = cli("envs", "show", "counting", "--tasks", "2", "--env.options.start", "5")
+    assert end.code == 0 and "what follows 6?" in end.out and "exact x 1" in end.out
+    assert "  start: int (default 0)\n      the first number" in end.out and "needs: a counter" in end.out
+    assert "[answer]" not in end.out and "[answer]\n6" in cli("envs", "show", "counting", "--answers",
+                                                              "--env.options.start=5").out  # fmt: skip
 
 
-def test_a_command_is_listed_without_import_and_runs(cli, installed, capsys) -> None:
-    installed(COMMAND, "count")
-    assert cli("--help").code == 0
-    assert "  count     Count the tasks of an environment\n" in capsys.readouterr().out
-    assert "counts_command" not in sys.modules
-    end = cli("count", "counting")
-    assert (end.code, end.out) == (0, "100 tasks\n")
+def test_an_environment_of_two_plugins_is_marked_and_the_others_are_listed(cli) -> None:
+    registry = cli.plugins()
+    for name in ("one", "two"):
+        registry.register(Doubled(), name)
+    cli.plugins = lambda: registry
+    end = cli("envs")
+    assert end.code == 0 and "Counts up." in end.out and "several plugins" in end.out
+    assert "'doubled' is provided by 'one' of this process - and by 'two' of this process -" in end.out
+    counting, doubled = json.loads(cli("envs", "--json").out)
+    assert counting["error"] == "" and "plugins.disabled" in doubled["error"]
+
+
+class Doubled:
+    @hookimpl
+    def environments(self) -> dict[str, type]:
+        return {"doubled": dict}
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    ("words", "expected"),
     [
-        ('"""Broken."""\nimport not_there', "of counts failed to load from counts_command: ModuleNot"),
-        ('"""Incomplete."""\nDESCRIPTION = ""', "of counts is incomplete"),
+        (["show", "countng"], "Did you mean 'counting'?"),
+        (["show"], "needs a name: counting"),
+        (["show", "counting", "--env.options.stat", "5"], "no option 'stat'. Did you mean 'start'"),
+        (["show", "counting", "--loop.steps", "5"], "only --env.options"),
+        (["counting"], "invalid choice"),
     ],
 )
-def test_a_broken_command_names_its_distribution_and_stops_no_other(
-    cli, installed, capsys, source: str, expected: str
-) -> None:
-    installed(source, "count")
-    end = cli("count")
+def test_wrong_questions_about_envs_are_refused(cli, words, expected) -> None:
+    end = cli("envs", *words)
     assert end.code == 2 and expected in end.err
-    assert cli("--help").code == 0 and cli("runs", "--help").code == 0
-    assert "  count " in capsys.readouterr().out
 
 
-def test_our_own_names_win(cli, installed, capsys) -> None:
-    installed(COMMAND, "runs", "count")
-    cli("--help")
-    assert "list the runs" in capsys.readouterr().out
-    assert "--runs-dir" in cli("runs").err
+def broken_plugins(disabled=()) -> PluginRegistry:
+    point = importlib.metadata.EntryPoint(name="broken", value="agentgym_no_such_module", group="agentgym")
+    return PluginRegistry([point], disabled)
 
 
-def test_two_distributions_with_one_name_are_refused_by_both_names(cli, installed) -> None:
-    installed(COMMAND, "count")
-    installed(COMMAND, "count", distribution="sums")
-    end = cli("count")
-    assert end.code == 2 and "counts" in end.err and "sums" in end.err
+def test_plugins_are_listed_without_importing_them(cli) -> None:
+    cli.plugins = broken_plugins
+    end = cli("plugins")
+    assert end.code == 0 and "broken  found" in end.out and "No plugin was imported" in end.out
 
 
-def test_an_unknown_command_names_the_nearest_of_all(cli, installed) -> None:
-    installed(COMMAND, "count")
-    end = cli("cuont")
-    assert end.code == 2 and "Did you mean 'count'?" in end.err
+def test_checking_plugins_shows_what_fails_and_where(cli) -> None:
+    cli.plugins = broken_plugins
+    end = cli("plugins", "--check")
+    assert end.code == 1 and "broken  failed" in end.out and "No module named" in end.out
+    assert "Traceback" in cli("plugins", "--trace", "broken").out
+    assert "Did you mean 'broken'?" in cli("plugins", "--trace", "brokn").err
+    found = json.loads(cli("plugins", "--check", "--json").out)
+    assert found[0]["status"] == "failed"
+
+
+def test_checking_shows_what_plugins_provide(cli) -> None:
+    end = cli("plugins", "--check")
+    assert end.code == 0 and "environments:counting" in end.out and "sandboxes:echo" in end.out
