@@ -60,8 +60,8 @@ def matches() -> None:
 
 
 def swallows() -> None:
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
     while True:
         with contextlib.suppress(BaseException):
             time.sleep(1e6)
@@ -139,6 +139,23 @@ def test_a_stop_does_not_wait_for_each_of_the_calls_that_are_ready() -> None:
     with quick([]), pytest.raises(Stopped):
         run_until_stopped(job(), print)
     assert begun == [0]
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
+    cleaned: list[str] = []
+
+    async def job() -> None:
+        try:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    with pytest.raises(Stopped):
+        run_until_stopped(job(), print)
+    assert cleaned == ["up"]
 
 
 def test_a_notice_ends_code_that_holds_the_loop_when_its_time_is_over() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import select
 import signal
@@ -29,6 +30,7 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SA_RESETHAND = -0x80000000  # linux/signal.h, as an int of C
 END_S = 5.0
+SAME_S = 0.5
 
 
 class Stopped(KeyboardInterrupt):
@@ -65,6 +67,15 @@ class Requests:
     def __init__(self, end_s: float) -> None:
         self.seen: list[int] = []
         self._end_s, self._is_over = end_s, False
+        self._last = (0, -math.inf)
+
+    def repeats(self, number: int) -> bool:
+        """Whether it is the last signal once more: `timeout` sends SIGTERM to the process, and at once to its group."""
+        now_s = time.monotonic()
+        if self._last[0] == number and now_s - self._last[1] < SAME_S:
+            return True
+        self._last = (number, now_s)
+        return False
 
     def add(self, number: int) -> None:
         self.seen.append(number)
@@ -96,8 +107,9 @@ def stoppable(say: Callable[[str], None] = log.warning) -> Iterator[None]:
     requests = Requests(END_S)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        requests.add(number)
-        raise Stopped(number)
+        if not requests.repeats(number):
+            requests.add(number)
+            raise Stopped(number)
 
     with contextlib.closing(requests), signals_to(stop), watching(say):
         yield
@@ -198,6 +210,8 @@ def run_until_stopped(
             return await job
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if requests.repeats(number):
+            return
         try:
             stops[0](number, frame)
         except (IndexError, RuntimeError):  # there is no loop yet, or none any more

@@ -141,8 +141,8 @@ def test_a_sigterm_is_a_notice_first_and_the_end_when_its_time_is_over() -> None
     assert stopped.value.exit_code == 143
 
     async def impatient(grace: Grace) -> None:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
             await asyncio.sleep(0)
         await asyncio.Event().wait()
 
