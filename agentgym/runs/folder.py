@@ -19,6 +19,7 @@ RUN/config.yaml             the finished config
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
