@@ -221,8 +221,8 @@ def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions:
 class Turn:
     """One completion and the exact tokens that it was sampled after.
 
-    prompt_ids: [P], the whole context: it begins with the turn before on its branch, ids and completion, unchanged.
-    completion_ids, logprobs: [C]. masked: it stays in the context of later turns, and is not trained on.
+    prompt_ids: [P], the whole context, beginning with the turn before on its branch. completion_ids, logprobs: [C].
+    masked: it stays in the context of later turns, and is not trained on.
     """
 
     prompt_ids: Sequence[int]
@@ -264,8 +264,7 @@ class ToolTrace:
 
 
 COUNTED_APART = ("unsupported", "prompt_too_long", "cut")
-"""Kinds of errors that leave an episode out although nothing broke: the sandbox can't run it, no token is left, or, in
-evaluations, `Episode.time_limit`."""
+"""Kinds of errors that leave an episode out although nothing broke: not runnable, no token left, a cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
