@@ -311,9 +311,7 @@ class Episode:
 
     @property
     def all_branches(self) -> list[tuple[int, ...]]:
-        """The numbers of each branch's turns, from 0; a turn belongs to all branches that go on from it.
-
-        An agent that rewrites its history begins a branch. `turns` is in the order of sampling."""
+        """The numbers of each branch's turns, from 0. A rewritten history begins a branch; branches may share turns."""
         return self.branches or ([tuple(range(len(self.turns)))] if self.turns else [])
 
     @property
