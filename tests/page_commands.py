@@ -28,6 +28,7 @@ from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.sft_config import SftConfig, SftRecipe
+from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
@@ -48,6 +49,8 @@ PLACEHOLDERS = {
     "FOLDER": ".",
     "A": "runs/NAME",
     "B": "runs/OTHER",
+    "A1,A2,A3": "runs/A1,runs/A2,runs/A3",
+    "B1,B2,B3": "runs/B1,runs/B2,runs/B3",
 }
 
 
@@ -199,7 +202,8 @@ def make_run(path: Path) -> None:
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])
-            (run.checkpoint_dir(step) / "hf").mkdir(parents=True)
+            run.checkpoint_dir(step).mkdir(parents=True)
+            (run.checkpoint_dir(step) / "hf").symlink_to(policy_path())
             save_position(run, step, {"step": step})
         run.set_status(RunStatus.DONE)
 

@@ -90,7 +90,8 @@ def test_a_job_that_comes_back_continues_and_one_that_saved_nothing_begins_again
     state.touch()
     assert batch(tmp_path).wait() == 0
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls == [f"{TRAIN} recipe.yaml --name one --runs-dir runs {FLAGS}", f"{TRAIN} --resume runs/one --trust {FLAGS}"]
+    resumed = f"{TRAIN} --resume runs/one --trust {FLAGS}"
+    assert calls == [f"{TRAIN} recipe.yaml --name one --runs-dir runs {FLAGS}", resumed]
     assert state.exists()
 
 

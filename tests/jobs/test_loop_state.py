@@ -17,6 +17,7 @@ from agentgym.jobs.loop_state import FILE, find_saved
 from agentgym.jobs.pieces import BufferCalls
 from agentgym.jobs.playing import DatasetCalls
 from agentgym.jobs.services import Services, TrainerCalls
+from agentgym.jobs.sinks import Sinks
 from agentgym.loops.pieces import Pieces
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
@@ -141,6 +142,7 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         "replay_buffer": BufferCalls.of(RECIPE, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
         "checkpoints": checkpoints,
+        "sinks": Sinks(),
     }
     return Services(**made, environment=None, rewards=None, generator=None, reference=None)  # type: ignore[arg-type]
 

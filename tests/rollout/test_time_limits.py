@@ -102,6 +102,6 @@ def test_what_the_policy_did_is_scored_beside_what_was_cut(play) -> None:
     assert long.stop is Stop.TURN_TOKENS, "a limit of tokens is the policy's"
     cut = play("yes", evaluates={}, delay_s=30.0, generate_timeout_s=0.02)
     result = summarize([[right, cut], [wrong, long]], "p")
-    assert (result.success, result.num_episodes, result.num_cut) == (1 / 3, 3, 1)
+    assert (result.success, result.num_episodes, result.num_cut) == (0.5, 3, 1)  # of tasks, alike
     assert result.by_task == ((True, None), (False, False))
     assert cut_line(summarize([[right, wrong]], "p")) == ""

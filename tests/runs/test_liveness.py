@@ -123,7 +123,7 @@ def test_threads_that_wait_for_work_are_idle_and_a_call_that_waits_is_not(tmp_pa
     """Threads of a metric sink do the one, an executor's thread with a call of ours the other."""
     jobs, never, condition = queue.Queue(), threading.Event(), threading.Condition()
     selector, (here, there), (line, far_end) = selectors.DefaultSelector(), socket.socketpair(), multiprocessing.Pipe()
-    selector.register(here, selectors.EVENT_READ)
+    selector.register(there, selectors.EVENT_READ)
 
     def notified() -> None:
         with condition:
@@ -145,7 +145,7 @@ def test_threads_that_wait_for_work_are_idle_and_a_call_that_waits_is_not(tmp_pa
         try:
             deadline, busy = time.monotonic() + 30, set[str]()
             while busy != {"called_0"} and time.monotonic() < deadline:
-                busy = {one["thread"] for one in Heartbeat(tmp_path / "a", "a").beat()["busy"]} - {"MainThread"}
+                busy = {one["thread"] for one in Heartbeat(tmp_path / "a", "a").beat()["busy"]} & {*waits, "called_0"}
             assert busy == {"called_0"}, "a call is at work also where it waits"
         finally:
             jobs.put(None)
@@ -153,6 +153,7 @@ def test_threads_that_wait_for_work_are_idle_and_a_call_that_waits_is_not(tmp_pa
             with condition:
                 condition.notify_all()
             there.send(b"\n")
+            here.send(b"\n")
             far_end.send(None)
             for thread in threads:
                 thread.join()
