@@ -73,6 +73,19 @@ def test_a_run_goes_on_whatever_becomes_of_its_output(output: str, tmp_path: Pat
     assert said == [], "a file of the run has got the number of a descriptor that was closed"
 
 
+HELD = """
+import subprocess
+from agentgym.commands.output import hold_descriptors
+
+hold_descriptors()
+raise SystemExit(subprocess.call(["sh", "-c", ": <&0; : >&1; : >&2"]))
+"""
+
+
+def test_a_child_has_the_descriptors_that_were_closed() -> None:
+    assert directed((sys.executable, "-c", HELD), OUTPUTS["all closed"][0], Path.cwd()) == (0, "")
+
+
 LOOP = """
 import pathlib
 from agentgym.cli.loops import run_loop
