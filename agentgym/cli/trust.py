@@ -11,6 +11,8 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.runs.own import PICKLE, PICKLE_MARK, code_in, is_marked, is_own, mark_run
 
+FOREIGN = "was not made by you with this home folder, or was moved, copied or edited since"
+
 
 def add_trust_argument(parser: Parser) -> None:
     parser.add_argument(
@@ -35,8 +37,8 @@ def trusted(
         return
     if not (trust or (shell is not None and _says_yes(run, foreign, shell))):
         raise UserError(
-            f"{run} was not made by you with this home folder, and it would run code that is not installed: "
-            f"{', '.join(foreign)}. Look at it; if you trust it, give --trust (in Python: trust=True), once"
+            f"{run} {FOREIGN}, and it would run code that is not installed: {', '.join(foreign)}. "
+            "Look at it; if you trust it, give --trust (in Python: trust=True), once"
         )
     mark_run(run)
 
@@ -44,7 +46,7 @@ def trusted(
 def _says_yes(run: Path, foreign: list[str], shell: Shell) -> bool:
     if not (shell.is_terminal and sys.stdin.isatty()):
         return False
-    shell.say(f"{run} was not made by you with this home folder. It would run code that is not installed:")
+    shell.say(f"{run} {FOREIGN}. It would run code that is not installed:")
     for line in foreign:
         shell.say(f"  {line}")
     return input("Trust it? [y/N] ").strip().lower() in ("y", "yes")

@@ -86,7 +86,8 @@ def test_a_run_of_ones_own_is_never_asked_about_and_a_copy_or_a_change_is(cli) -
     assert cli("train", "--resume", "runs/mine", "--loop.steps", "50").code == 0  # another config of one's own
     assert cli("train", "--resume", "runs/mine", "--loop.steps", "60", "--dry-run").code == 0
     shutil.copytree("runs/mine", "runs/copy")  # as out of an archive, with other files beside it
-    assert cli("train", "--resume", "runs/copy", "--dry-run").code == 2
+    end = cli("train", "--resume", "runs/copy", "--dry-run")
+    assert end.code == 2 and "moved, copied or edited since" in end.err
     config = Path("runs/mine/config.yaml")
     config.write_text(config.read_text().replace("mine.py", "trap.py"))
     assert cli("train", "--resume", "runs/mine", "--dry-run").code == 2
