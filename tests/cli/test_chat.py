@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import tty
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from agentgym.cli.chatting import EnvironmentChat, PlainChat
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.lines import LineReader
+from agentgym.cli.main import main
 from agentgym.env import Environment, Reply
 from agentgym.hooks import PluginRegistry
 from agentgym.jobs.chatting import Played
@@ -201,6 +204,23 @@ def test_a_person_at_a_terminal_is_prompted_and_ends_with_ctrl_d() -> None:
     out.close()
     os.close(person)
     assert "begin with 1" in shown and "is over: done" in shown and shown.count("> ") >= 2
+
+
+class Waiting:
+    """Jobs whose engine never starts; a person presses Ctrl-C."""
+
+    @asynccontextmanager
+    async def seat(self, *given: object) -> AsyncIterator[None]:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        yield
+
+
+def test_a_chat_says_that_it_stops_as_it_says_what_holds_it() -> None:
+    out = io.StringIO()
+    shell = JobShell(out=out, err=out, jobs=Waiting, plugins=lambda disabled=(): PluginRegistry([]))  # type: ignore[arg-type]
+    assert main(["chat", "builtin:tiny"], shell) == 0
+    assert "stopping (Ctrl-C)" in out.getvalue()
 
 
 def test_lines_of_a_file_are_read_too(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     finished = finish_for(policy, flags, arguments, shell, served=True)
     reporter = choose_reporter(shell, "chat", as_json=False, plain=True)
     with contextlib.closing(reporter), contextlib.suppress(Stopped):
-        run_until_stopped(_chat(finished, arguments, shell, reporter), lambda text: None)
+        run_until_stopped(_chat(finished, arguments, shell, reporter), shell.warn)
     return 0
 
 
