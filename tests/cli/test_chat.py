@@ -218,7 +218,7 @@ class Waiting:
 
 def test_a_chat_says_that_it_stops_as_it_says_what_holds_it() -> None:
     out = io.StringIO()
-    shell = JobShell(out=out, err=out, jobs=Waiting, plugins=lambda disabled=(): PluginRegistry([]))  # type: ignore[arg-type]
+    shell = JobShell(out=out, err=out, jobs=Waiting, plugins=PluginRegistry.discover)  # type: ignore[arg-type]
     assert main(["chat", "builtin:tiny"], shell) == 0
     assert "stopping (Ctrl-C)" in out.getvalue()
 
