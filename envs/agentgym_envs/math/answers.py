@@ -17,7 +17,7 @@ _MARKS: Final[dict[AnswerFormat, re.Pattern[str]]] = {
     "boxed": re.compile(_BOX),
     "hashes": re.compile("####"),
 }
-_WORDED: Final = re.compile(r"\banswer\b[*_\s]*(?:is\b|[:=])", re.IGNORECASE)  # a mark where there is no other
+_WORDED: Final = re.compile(r"\banswer\b[*_\s]*(?:is\b\s*:?|[:=])", re.IGNORECASE)  # a mark where there is no other
 _CLAUSE: Final = re.compile(r"[.;!?](?=\s|$)|,?\s(?=(?:which|because|since|so|where)\b)")  # what ends a worded answer
 _BARE_BOX: Final = re.compile(r"\\boxed\s+([^\s$.]+)")  # \boxed 5, as some solutions have it
 

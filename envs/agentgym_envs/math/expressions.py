@@ -137,7 +137,7 @@ def _lengths(text: str) -> set[int]:
 def simplified(latex: str) -> str:
     """The same for texts that differ in spacing, dollar signs, kinds of fractions and `\\text{}` only."""
     text = _TEXT.sub(lambda match: match[1], latex.strip().rstrip("."))
-    text = re.sub(r"\\[dt]frac", r"\\frac", text)
+    text = re.sub(r"\\[dt]frac", r"\\frac", text).replace("\\varnothing", "\\emptyset")
     text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", _SPACE.sub(" ", _DROPPED.sub("", text)))
     return _OUTER.sub("", text).casefold()
 

@@ -28,24 +28,48 @@ _NUMBER: Final = re.compile(
     (?P<percent>[ ]?%)?""",
     re.VERBOSE,
 )
-_WORD: Final = r"(?:[ap]\.m|U\.S|[A-Za-z]+(?:['’][A-Za-z]+|-[A-Za-z]{3,})*)\.?"
+_WORD: Final = r"(?:[ap]\.m|U\.S|[A-Za-z]+(?:['’][A-Za-z]+|-[A-Za-z]{3,})*['’]?)\.?"
 _UNIT: Final = rf"{_WORD}(?:\s?\^\s*\{{?-?[1-9]\}}?)?"
 _UNITS: Final = rf"{_UNIT}(?:(?:\s+|\s*/\s*){_UNIT})*"
-_BEFORE: Final = re.compile(rf"(?:{_WORD}(?:[\s:]+{_WORD})*[\s:]*)?")
+_BEFORE: Final = re.compile(rf"(?:{_WORD}(?:[\s:,]+{_WORD})*[\s:,]*)?(?:\(\s*(?:{_UNITS})?\s*\)\s*:\s*)?")
 _AFTER: Final = re.compile(rf"\s*(?:/\s*)?(?:{_UNITS})?\s*(?:\(\s*{_UNITS}\s*\)\s*)?")
 _NAMED: Final = re.compile(r".*(?::|\b(?:is|are|was|equals)\b)\s*", re.DOTALL)  # `x is 4`, `Total: 4`
 _OTHER_MEANING = """
-or nor and not no none either neither between except versus vs than least most below above under over plus minus times
+or nor and not no none cannot can't isn't wasn't but unless excluding either neither between except versus vs least most
+below above under over exceeds plus minus
 divided multiplied mod modulo squared cubed sqrt root pi log ln sin cos tan factorial infinity base half halves third
 thirds fourth fourths fifth fifths sixth eighth tenth tenths hundredth hundredths thousandth hundred thousand million
 billion trillion double twice triple negative zero one two three four five six seven eight nine ten eleven twelve
 thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
 """
 _NOT_BESIDE: Final = frozenset(_OTHER_MEANING.split())  # with one of these the number is not the answer, or not alone
+_NOT_BEFORE: Final = frozenset(("than", "times"))  # more than 4; but `4 times` and `4 more than Bob` are 4
 _SHORT_WORDS: Final = frozenset(
     ("a", "an", "as", "at", "be", "by", "he", "in", "is", "it", "my", "of", "on", "so", "we")
 )
-_SUFFIXES: Final = frozenset(("st", "nd", "rd", "th", "mph", "kph", "USD", "EUR", "GBP"))
+_SUFFIXES: Final = frozenset(
+    (
+        "st",
+        "nd",
+        "rd",
+        "th",
+        "am",
+        "pm",
+        "sq",
+        "cu",
+        "mph",
+        "kph",
+        "kB",
+        "MB",
+        "GB",
+        "TB",
+        "US",
+        "USD",
+        "EUR",
+        "GBP",
+        "Rs",
+    )
+)
 _SINGLE_UNITS: Final = frozenset("mgshlLCFKNJWV")
 
 _EQUALS: Final = re.compile(r"=|\\approx\b")
@@ -71,8 +95,9 @@ _LATEX_POWER: Final = re.compile(
 )
 _TEXT: Final = re.compile(r"\\(?:text|mbox|mathrm|textrm|textbf|mathbf|textit|mathit|operatorname)\s*\{([^{}]*)\}")
 _FONT: Final = re.compile(r"\\!|\\(?:left|right|displaystyle|rm|bf|large|Large)(?![A-Za-z])")
-_DEGREES: Final = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?\b|°")
+_DEGREES: Final = re.compile(r"(?:\{\})?\^\s*\{?\s*\\circ\s*\}?|\\degrees?\b|°")
 _MONEY: Final = re.compile(r"\\?\$|[€£¥₹¢]|\\(?:pounds|euro|textdollar)\b|\\[()\[\]]")
+_ORDINAL: Final = re.compile(r"(?<=[0-9])\s*\^\s*\{?\s*(st|nd|rd|th)\b\s*\}?")
 _UNIT_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{\s*([A-Za-z]+)\s*\}\s*\{\s*([A-Za-z]+)\s*\}")
 _SPACING: Final = re.compile(r"\\[,;: ]|~")
 _REPEATING: Final = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
@@ -178,6 +203,8 @@ def _are_words(before: str, after: str) -> bool:
     words = re.findall(_WORD, f"{before} {after}")
     if any(part in _NOT_BESIDE for word in words for part in re.split("[-.]", word.lower())):
         return False
+    if any(word.lower() in _NOT_BEFORE for word in re.findall(_WORD, before)):
+        return False
     attached = re.match(_WORD, after)
     if attached and (not _is_unit(attached[0].rstrip(".")) or attached[0] == "K"):  # 42K is 42,000
         return False
@@ -220,7 +247,8 @@ def _as_plain_text(text: str) -> str:
     text = _LATEX_FRACTION.sub(_plain_fraction, text)
     text = _SCALE.sub(lambda m: _SCALES[m[1].lower()], _MINUS.sub("-", text))
     text = _THOUSANDS.sub(lambda m: m[1].replace(" ", ""), _BRACKETED.sub(r"\t\1\t", text))
-    return re.sub(r"(?<!\.)[.,;:]$", "", _bare(text)).strip()
+    text = _ORDINAL.sub(r"\1", re.sub(r"(?<=[0-9])\s+/\s+(?=[0-9])", "/", text))
+    return _bare(re.sub(r"(?<!\.)[.,;:]$", "", _bare(text)))
 
 
 def _bare(text: str) -> str:
