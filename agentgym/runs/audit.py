@@ -1,7 +1,8 @@
 """Reads a run's folder as a stranger would and lists what is wrong with it: nothing twice, nothing lost, nothing half.
 
 It shares no code with what writes the folder, and believes no index or summary where the thing itself can be counted.
-A run that is not done is judged up to its newest whole checkpoint, since a resume undoes the steps after that.
+A run that is not done is judged up to its newest whole checkpoint, since a resume undoes the steps after that. A custom
+loop's is judged by what is there: it may train any groups, and save and evaluate when it likes.
 """
 
 from __future__ import annotations
@@ -88,13 +89,16 @@ def _training(path: Path, status: RunStatus, found: Audit) -> None:
     whole = _checkpoints(path, found, done=status is RunStatus.DONE, running=status is RunStatus.RUNNING)
     last = max((step for step, _ in rows), default=0)
     found.steps = last if status is RunStatus.DONE else max(whole, default=0)
-    _continuous(rows, found)
+    if starts.built_in:
+        _continuous(rows, found)
+    else:
+        found.note("a custom loop's run: which steps, groups, checkpoints and evaluations it should have is unknown")
     if starts.save_episodes:
         _episodes(path, dict(rows), starts, whole, found)
     else:
         found.note("logging.save_episodes is false: what was trained can't be counted")
     _evaluations(path, found)
-    if status is RunStatus.DONE:
+    if status is RunStatus.DONE and starts.built_in:
         _ended(path, starts.last, whole, last, found)
 
 
@@ -164,7 +168,7 @@ def _episodes(
     extra = sorted(step for step in files if step > found.steps)
     if extra and found.status == RunStatus.DONE:
         found.fault("twice", f"episodes/{files[extra[0]].name}", f"the run ended at step {found.steps}")
-    for first, last in _gaps(files, 1, found.steps):
+    for first, last in _gaps(files, 1, found.steps) if starts.built_in else ():
         text = f"step {first} has no episodes" if first == last else f"steps {first} to {last} have no episodes"
         found.fault("lost", "episodes", text)
     for step in sorted(step for step in files if 1 <= step <= found.steps):
@@ -189,7 +193,8 @@ def _episodes(
             if missing := [*_gaps(indices, 0, size - 1)]:
                 found.fault("lost", where, f"group {group} lacks its episodes {_ranges(missing)}")
         _as_counted(rows.get(step, {}), count, len(trained), where, found)
-    _no_gap(step_of, whole, found)
+    if starts.built_in:
+        _no_gap(step_of, whole, found)
 
 
 def _ranges(gaps: list[tuple[int, int]]) -> str:
@@ -280,7 +285,8 @@ def _checkpoints(path: Path, found: Audit, *, done: bool, running: bool) -> dict
 
 def _next_group(folder: Path, step: int) -> int:
     """Of a whole checkpoint. Raises Damaged, or FileNotFoundError, for what is missing of it."""
-    position = read_object(folder / "position.json")
+    by_hand = (folder / "loop.pickle").exists()  # of a custom loop; it is never read here
+    position = {"step": step, "next_group": 0} if by_hand else read_object(folder / "position.json")
     if position["step"] != step:
         raise Damaged(f"its position is of step {position['step']}")
     manifest = read_object(folder / "trainer" / "manifest.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """by_step: of each start of a run the step before it, and its settings."""
+    """by_step: of each start of a run the step before it, and its settings. built_in: of `agentgym train`, not of a
+    custom loop, whose settings bound nothing."""
 
     by_step: list[tuple[int, Settings]]
+    built_in: bool = True
 
     @classmethod
     def of(cls, path: Path, note: Callable[[str], None]) -> Starts:
@@ -71,7 +73,11 @@ class Starts:
             except (UserError, Damaged, FileNotFoundError) as error:
                 note(f"the settings are unknown: {error}")
                 config = None
-            kept.append((0, Settings.of(config if isinstance(config, Mapping) else {})))
+            settings = Settings.of(config if isinstance(config, Mapping) else {})
+            if not any((path / name).exists() for name in ("starts.jsonl", "state.json")):
+                own = replace(settings, measures_end=False, group_size=None, max_staleness=None)
+                return cls(by_step=[(0, own)], built_in=False)
+            kept.append((0, settings))
         return cls(by_step=kept)
 
     def at(self, step: int) -> Settings:

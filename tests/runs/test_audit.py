@@ -283,6 +283,26 @@ def _device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+def test_a_custom_loops_run_is_not_asked_for_what_only_the_built_in_loop_promises(run: Path) -> None:
+    """It records other groups, steps without any, and no checkpoint or evaluation at the end."""
+    for name in ("state.json", "comparison.json", "checkpoints/step-000003/position.json", "evals/step-000003.json"):
+        (run / name).unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000003")
+    for step in (0, 2):
+        (run / "checkpoints" / f"step-{step:06d}" / "position.json").rename(
+            run / "checkpoints" / f"step-{step:06d}" / "loop.pickle"
+        )
+    _rows(run, lambda rows: [row for row in rows if json.loads(row)["step"] != 2])
+    (run / "episodes" / "step-000002.jsonl.gz").unlink()
+    _episodes(1, lambda lines: [one for one in lines if one["index"] < 2])(run)
+    _rows(run, lambda rows: [json.dumps({"step": json.loads(row)["step"]}) for row in rows])
+    found = audit(run)
+    assert found.faults == [] and any("a custom loop's" in note for note in found.notes)
+    (run / "checkpoints" / "step-000002" / "trainer" / "state").write_bytes(b"1")
+    _episodes(3, lambda lines: [*lines, lines[0]])(run)
+    assert sorted(fault.kind for fault in audit(run).faults) == ["checkpoint", "twice"]
+
+
 def _loop(path: Path) -> None:
     path.unlink()
     path.symlink_to(path)
