@@ -98,6 +98,7 @@ class ProcessGroup(Generic[A]):
         self._log_begins: dict[int, int] = {}  # rank -> where its log had ended, which an earlier group may have begun
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with the reason once any of the processes is dead or given up."""
+        self.num_answers = 0  # calls that all processes have answered
         self._exited = asyncio.Event()  # every process
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
@@ -297,6 +298,7 @@ class ProcessGroup(Generic[A]):
                     raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
                 if len(values) < len(asked) and left_s <= 0:
                     raise NoAnswer(f"{self.name} did not answer {name} within {timeout_s} s")
+            self.num_answers += 1
             return [values[answer] for answer in asked]
         finally:
             for answer in asked:

@@ -118,12 +118,16 @@ class Replica(Generic[A]):
             raise
 
     async def _until_dead(self, group: ProcessGroup[A]) -> str:
-        """Probe the group, idle or not, until it is dead or has missed too many probes in a row."""
+        """Probe the group, idle or not, until it is dead or has missed too many probes in a row.
+
+        While it answers other calls it lives: its probe waits behind thousands of them.
+        """
         missed = 0
         while True:
             await asyncio.wait({group.dead}, timeout=self._settings.probe_every_s)
             if group.dead.done():
                 return group.dead.result()
+            answered = group.num_answers
             try:
                 await group.call(LifecycleActor.probe, timeout_s=self._settings.probe_timeout_s)
                 missed = 0
@@ -133,6 +137,9 @@ class Replica(Generic[A]):
                 group.see_exits()
                 if group.dead.done():
                     return group.dead.result()
+                if group.num_answers > answered:
+                    missed = 0
+                    continue
                 missed += 1
                 self.missed_probes += 1
                 log.warning("%s missed probe %d of %d", self.name, missed, self._settings.max_missed_probes)

@@ -18,6 +18,8 @@ from agentgym.errors import UserError
 class Group:
     """A process group whose start ends as planned."""
 
+    num_answers = 0
+
     def __init__(self, error: Exception | None) -> None:
         self.error = error
         self.stopped = False
@@ -79,6 +81,28 @@ async def test_a_probe_without_an_answer_counts_only_where_the_process_has_not_e
     assert (reasons[0], one.missed_probes) == ("killed by SIGKILL", 0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+class Busy(Group):
+    """It answers no probe, but other calls during the first ten."""
+
+    num_probes = 0
+
+    async def call(self, method: object, *, timeout_s: float) -> None:
+        self.num_probes += 1
+        self.num_answers += self.num_probes <= 10
+        await super().call(method, timeout_s=timeout_s)
+
+    def see_exits(self) -> None: ...
+
+
+async def test_a_process_that_answers_other_calls_is_alive_though_it_misses_probes() -> None:
+    """With 12,000 calls at once a probe waits behind them."""
+    busy = Busy(None)
+    settings = ServiceSettings(probe_every_s=0.001)
+    one: Replica = Replica("one", lambda name: busy, settings=settings, admit=None, changed=lambda: None)  # type: ignore[arg-type, return-value]
+    assert "3 probes in a row failed" in await one._until_dead(busy)  # type: ignore[arg-type]
+    assert (busy.num_probes, one.missed_probes) == (13, 3)
 
 
 async def test_a_closed_gate_is_waited_for_and_closes_when_a_start_that_failed_has_ended() -> None:
