@@ -100,8 +100,8 @@ async def test_a_process_that_answers_other_calls_is_alive_though_it_misses_prob
     """With 12,000 calls at once a probe waits behind them."""
     busy = Busy(None)
     settings = ServiceSettings(probe_every_s=0.001)
-    one: Replica = Replica("one", lambda name: busy, settings=settings, admit=None, changed=lambda: None)  # type: ignore[arg-type, return-value]
-    assert "3 probes in a row failed" in await one._until_dead(busy)  # type: ignore[arg-type]
+    one = Replica("one", lambda name: busy, settings=settings, admit=None, changed=lambda: None)
+    assert "3 probes in a row failed" in await one._until_dead(busy)
     assert (busy.num_probes, one.missed_probes) == (13, 3)
 
 
