@@ -12,7 +12,8 @@ from typing import Any, TextIO, cast
 from agentgym.errors import InfraError
 
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF)  # nobody reads any more; a terminal's SIGHUP is on its way
-_DRAWN = str.maketrans("█▇▆▅▄▃▂▁┤└─…", "#*+=-:._|+-.")  # where an encoding lacks them
+_DOTS = {0x2800 + dots: "*" if dots else " " for dots in range(256)}  # of Braille, as curves are drawn
+_DRAWN = str.maketrans("█▇▆▅▄▃▂▁┤└─…", "#*+=-:._|+-.") | _DOTS  # where an encoding lacks them
 
 
 class OutputGone(BrokenPipeError):

@@ -12,7 +12,7 @@ import pytest
 from view_runs import write_run
 
 from agentgym.cli.main import main
-from agentgym.commands.output import Output, OutputGone
+from agentgym.commands.output import Output, OutputGone, encodable
 from agentgym.errors import InfraError
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import JsonReporter, PlainReporter
@@ -138,6 +138,8 @@ def test_what_an_encoding_lacks_is_escaped_or_drawn_with_what_it_has(encoding: s
     assert shown[0] == shown[1] and "\\ud83d" in shown[0]
     assert ("≤ 🎲" in shown[0]) == (encoding == "utf-8")
     assert ("_.:# | " in shown[0]) == (encoding != "utf-8")
+    curve = "1.0 ┤⡠\u2800"
+    assert encodable(curve, encoding) == (curve if encoding == "utf-8" else "1.0 |* ")
 
 
 class Failing(io.StringIO):
