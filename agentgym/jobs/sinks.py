@@ -1,4 +1,4 @@
-"""The metric sinks of a custom loop, which are fed in a thread: the loop does not wait for them."""
+"""The metric sinks of a run, which are fed in a thread: no training loop waits for them."""
 
 from __future__ import annotations
 

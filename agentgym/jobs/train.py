@@ -28,6 +28,7 @@ from agentgym.jobs.metrics import StepMeter
 from agentgym.jobs.places import settle_places
 from agentgym.jobs.preempting import Turns, until_noticed
 from agentgym.jobs.resume import resumed_state, undo_later_steps
+from agentgym.jobs.sinks import Sinks
 from agentgym.jobs.state import RunState
 from agentgym.jobs.steering import Helm
 from agentgym.jobs.sync_check import check_sync
@@ -46,7 +47,6 @@ from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import record_start
-from agentgym.sinks import MetricSink, show_group
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
@@ -125,7 +125,7 @@ class TrainJob:
     generator: GeneratorService = field(init=False)
     trainer: TrainerKeeper = field(init=False)
     reference: ReferenceModel | BaseOfTrainer | None = None
-    sinks: list[MetricSink] = field(default_factory=list)
+    sinks: Sinks = field(default_factory=Sinks)
     meter: StepMeter = field(init=False)
     monitor: InfraMonitor = field(init=False)
     tasks: TaskStream = field(init=False)
@@ -189,7 +189,7 @@ class TrainJob:
         stack.push_async_callback(self.gym.close)
         if self.gym.capabilities is not None:
             self.folder.save_sandbox(self.gym.capabilities)
-        self._open_sinks()
+        self.sinks = await self.stack.enter_async_context(Sinks.opened(self.recipe, self.folder, self.registry))
         room = EngineRoom(
             recipe=recipe,
             folder=self.folder,
@@ -314,11 +314,7 @@ class TrainJob:
             if result.success is not None:
                 metrics["eval/success"] = result.success
         self.folder.append_metrics(step, metrics)
-        tables = self.recipe.logging.episodes_every
-        for sink in self.sinks:
-            if tables and step % tables == 0:
-                show_group(sink, step, record.groups[0])
-            sink.log(step, metrics)
+        self.sinks.log(step, metrics, record.groups)
         self.reporter.step(step, loop.steps, metrics)
         if self.recipe.logging.save_episodes:
             self.behind.add(partial(self._save_episodes, record, self.learner.trained_logprobs))
@@ -379,10 +375,3 @@ class TrainJob:
         return TrainResult(
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
-
-    def _open_sinks(self) -> None:
-        for name in self.recipe.logging.sinks:
-            sink = self.registry.sink(name)()
-            sink.open(str(self.folder.path), cast(dict[str, Json], to_mapping(self.recipe)))
-            self.sinks.append(sink)
-            self.stack.callback(sink.close)

@@ -112,6 +112,7 @@ async def test_a_replica_that_hangs_is_found_by_its_probes_and_replaced(fleet) -
         assert f.generators.get_metrics()["generator/missed_probes_total"] >= 3
 
 
+@pytest.mark.hostile
 async def test_a_controller_that_is_late_kills_no_healthy_replica(fleet) -> None:
     config = GeneratorConfig(probe_every_s=0.05, probe_timeout_s=1.0)
     async with fleet(config=config) as f:

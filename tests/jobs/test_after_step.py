@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agentgym.jobs.behind import Behind
+from agentgym.jobs.sinks import Sinks
 from agentgym.jobs.train import TrainJob
 from agentgym.rl.loop import Position, StepRecord
 
@@ -37,7 +38,7 @@ def job_of(done: list[str], written: threading.Event) -> Any:
     job.generator, job.gym = SimpleNamespace(metrics=nothing), SimpleNamespace(sandbox_metrics=dict)
     job.tasks = job.trainer = SimpleNamespace(metrics=dict)
     job.folder = SimpleNamespace(append_metrics=lambda *_: None, sync_metrics=lambda: None, save_groups=save_groups)
-    job.sinks, job.reporter = [], SimpleNamespace(step=lambda *_: None)
+    job.sinks, job.reporter = Sinks(), SimpleNamespace(step=lambda *_: None)
     job.helm = SimpleNamespace(after_step=nothing, stopped="")
     job.journal = SimpleNamespace(mark=lambda position: done.append(f"mark {position['step']}"))
     job.turn, job.behind = asyncio.Lock(), Behind()
