@@ -23,7 +23,7 @@ _NO_SIGNAL = "All episodes of such a group earned the same, so nothing says whic
 REMEDIES: Mapping[str, Remedy] = {
     "ended": Remedy(
         meaning="The other findings are about the steps before.",
-        advice="Fix the cause, then: agentgym train --resume RUN (of fine-tuning: agentgym sft --resume RUN)",
+        advice="Fix the cause if it failed; agentgym train --resume RUN (or sft --resume RUN) continues it",
     ),
     "not_finite": Remedy(
         meaning="From there on the weights mean nothing.",
