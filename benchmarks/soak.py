@@ -7,8 +7,8 @@
 It starts `agentgym train` as a user would. `--job toss` (the default) plays an environment of this file that runs code
 in the sandbox and pays a coin toss, so that every step trains; `--job train` is what `make train` does, with weights
 that hardly move. Samples are taken from outside, once every `--every` steps; in each process, heartbeats come every
-`--beat-s` seconds and tensors are counted (soak_inside/). Each process is judged against itself after a warm-up of a
-third of the steps. The exit code is 1 when one grows by more than `--allow` KiB a step or by live tensors, when
+`--beat-s` seconds and tensors are counted (soak_inside/). Each process is judged against itself after a warm-up of
+half of the steps, since caches fill meanwhile (a tokenizer's holds 10,000 words). The exit code is 1 when one grows by more than `--allow` KiB a step or by live tensors, when
 anything else grows at all, or when no heartbeat met a generator's forward pass. What a run is meant to collect
 (episodes, metrics, logs) is shown apart.
 """
@@ -94,7 +94,7 @@ class Series:
     values: list[float] = field(default_factory=list)
 
     def warm(self) -> tuple[list[int], list[float]]:
-        begin = len(self.steps) // 3
+        begin = len(self.steps) // 2
         return self.steps[begin:], self.values[begin:]
 
     def slope(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym.env import Environment
@@ -12,6 +12,22 @@ from agentgym.held_loop import limited, place_of
 from agentgym.hooks import PluginRegistry
 from agentgym.tools import Toolbox
 from agentgym.types import Json
+
+ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: isinstance(value, str) and value != "", "a text"),
+    "version": (lambda value: isinstance(value, int), "a whole number"),
+    "rewards": (
+        lambda value: isinstance(value, Mapping) and all(isinstance(weight, int | float) for weight in value.values()),
+        "a mapping of names to weights, as {'exact': 1.0}; a method is a reward of its own name where @reward marks it",
+    ),
+    "max_turns": (lambda value: isinstance(value, int) and value >= 1, "a number from 1 on"),
+    "splits": (
+        lambda value: isinstance(value, tuple | list) and bool(value) and {*value} <= {"train", "test"},
+        "a tuple of 'train' and 'test', or of one of them",
+    ),
+    "tools": (lambda value: value is None or isinstance(value, type), "the class of the state, or None"),
+}
+"""Of an environment: what it has to be, and in words."""
 
 ASYNC = ("start", "toolbox", "reply", "after_calls", "finish")
 
@@ -35,10 +51,20 @@ def build_environment(registry: PluginRegistry, name: str, options: Mapping[str,
         else:
             message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{place}"
         raise UserError(message) from error
+    _check_attributes(name, environment)
     _check_methods(environment)
     if environment.tools is not None:
         Toolbox.of(environment.tools)  # a method that cannot be a tool is found before a run begins
     return environment
+
+
+def _check_attributes(name: str, environment: Environment[Any]) -> None:
+    """Raises UserError for one of the wrong kind, as a method that is called `rewards`."""
+    for attribute, (is_fit, expected) in ATTRIBUTES.items():
+        value = getattr(environment, attribute)
+        if not is_fit(value):
+            shown = "a function" if callable(value) and not isinstance(value, type) else f"{value!r:.200}"
+            raise UserError(f"environment {name!r}: `{attribute}` is {shown}; it has to be {expected}")
 
 
 def _check_methods(environment: Environment[Any]) -> None:
