@@ -100,7 +100,7 @@ class Specs:
 
     @hookspec
     def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Formats of tool calls by name: they inherit `agentgym.rollout.tool_formats.base.ToolFormat`."""
+        """Formats of tool calls by name: they inherit `agentgym.text.tool_formats.base.ToolFormat`."""
 
     @hookspec
     def agents(self) -> Mapping[str, str]:  # type: ignore[empty-body]

@@ -14,11 +14,11 @@ from agentgym.config import build, origin
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.outside.config import PolicyConfig
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.losses import Loss
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.tasks import TaskSampler
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json

@@ -25,9 +25,9 @@ from typing import Any, cast
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym.yaml import parse_yaml
 

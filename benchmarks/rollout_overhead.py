@@ -43,11 +43,11 @@ async def play(num_episodes: int, calls: bool = False) -> dict[str, float]:
     from agentgym.env import Environment, EpisodeContext, Reply
     from agentgym.rewards import Reward
     from agentgym.rollout.activity import Activity
-    from agentgym.rollout.chat import ChatRenderer
     from agentgym.rollout.config import RolloutConfig
     from agentgym.rollout.episode import EpisodePlayer
     from agentgym.rollout.scoring import Scorer
-    from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+    from agentgym.text.chat import ChatRenderer
+    from agentgym.text.tokenizer import HuggingFaceTokenizer
     from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Task, VersionSpan
 
     (policy,) = Path(agentgym.__file__).parent.glob("*/tiny/policy")

@@ -8,9 +8,9 @@ It starts `agentgym train` as a user would. `--job toss` (the default) plays an 
 in the sandbox and pays a coin toss, so that every step trains; `--job train` is what `make train` does, with weights
 that hardly move. Samples are taken from outside, once every `--every` steps; in each process, heartbeats come every
 `--beat-s` seconds and tensors are counted (soak_inside/). Each process is judged against itself after a warm-up of
-half of the steps, since caches fill meanwhile (a tokenizer's holds 10,000 words). The exit code is 1 when one grows by more than `--allow` KiB a step or by live tensors, when
-anything else grows at all, or when no heartbeat met a generator's forward pass. What a run is meant to collect
-(episodes, metrics, logs) is shown apart.
+half of the steps, since caches fill meanwhile (a tokenizer's holds 10,000 words). The exit code is 1 when one grows by
+more than `--allow` KiB a step or by live tensors, when anything else grows at all, or when no heartbeat met a
+generator's forward pass. What a run is meant to collect (episodes, metrics, logs) is shown apart.
 """
 
 from __future__ import annotations

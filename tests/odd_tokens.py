@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import jinja2
 
 from agentgym.rl.samples import group_samples
-from agentgym.rollout.tokenizer import CHATML
+from agentgym.text.tokenizer import CHATML
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Message, Sample, VersionSpan
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentgym.env import Environment
+from agentgym.policies.scripted import play_script
 from agentgym.rewards import Reward
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Episode, Message, Task
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from agentgym.rollout.conversation import CallAnswer, CallRequest
+from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.tools import ToolCall
 
 

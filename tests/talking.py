@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from agentgym.policies.conversation import CallRequest, EpisodeSeat
 from agentgym.rl.samples import episode_samples
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallRequest, EpisodeSeat
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Task, VersionSpan
 
 TASK = Task(task_id="t", prompt=())

@@ -19,8 +19,8 @@ from agentgym import Environment, InfraError, Reply, Task, ToolCall, reward
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.mcp import McpServer
+from agentgym.policies.scripted import play_script
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Outcome
 
 SHOP = str(Path(mcp_shop.__file__))

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 
-from agentgym.rollout.tool_formats.base import ToolFormat
+from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 

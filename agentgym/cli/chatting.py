@@ -11,9 +11,9 @@ from agentgym.cli.lines import LineReader
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.jobs.chatting import Played
+from agentgym.policies.by_hand import HandEpisode
+from agentgym.policies.conversation import CallRefused, CallRequest, Seat
 from agentgym.recipe import Recipe
-from agentgym.rollout.by_hand import HandEpisode
-from agentgym.rollout.conversation import CallRefused, CallRequest, Seat
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken
 from agentgym.types import Message

@@ -14,8 +14,8 @@ from agentgym.cli.recipes import Finished, finish
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.models.resolve import local_folder, weights_mark
+from agentgym.policies.outside.config import served_name
 from agentgym.recipe import Recipe
-from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from agentgym.jobs.sft_config import SftRecipe
     from agentgym.planning.lengths import Turns
     from agentgym.planning.rates import Rates
+    from agentgym.policies.conversation import Seat
     from agentgym.recipe import Recipe
-    from agentgym.rollout.conversation import Seat
     from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
@@ -81,7 +81,7 @@ class Jobs:
         resume: bool,
         registry: PluginRegistry,
     ) -> EvalResult:
-        from agentgym.rollout.outside.config import served_name  # here, not above: `--help` needs neither
+        from agentgym.policies.outside.config import served_name  # here, not above: `--help` needs neither
 
         if served_name(recipe.model.path) is not None:
             from agentgym.jobs.outside import evaluate_served

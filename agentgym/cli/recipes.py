@@ -25,8 +25,8 @@ from agentgym.models.defaults import KEYS
 from agentgym.models.device import pick_device
 from agentgym.models.resolve import ModelUnavailable, check_local, local_folder, model_architecture
 from agentgym.planning.machine import Machine, machine_of
+from agentgym.policies.outside.config import served_name
 from agentgym.recipe import Recipe
-from agentgym.rollout.outside.config import served_name
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.rollout.tasks import num_held_out

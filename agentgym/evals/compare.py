@@ -9,7 +9,7 @@ from typing import cast
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, EvalSetup, task_digest
 from agentgym.evals.statistics import PairedDifference, paired_difference
-from agentgym.rollout.outside.config import served_name
+from agentgym.policies.outside.config import served_name
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome

@@ -13,14 +13,14 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import open_renderer
 from agentgym.jobs.outside import open_policy
 from agentgym.models.resolve import resolve_model
+from agentgym.policies.by_hand import Table
+from agentgym.policies.conversation import Seat
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import served_name
+from agentgym.policies.outside.seat import ServedSeat
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_hand import Table
-from agentgym.rollout.conversation import Seat
 from agentgym.rollout.environments import build_environment
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import served_name
-from agentgym.rollout.outside.seat import ServedSeat
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import drawn
@@ -50,7 +50,7 @@ async def opened_seat(recipe: Recipe, registry: PluginRegistry, reporter: Report
             yield ServedSeat(policy, recipe.rollout.max_turn_tokens)
             return
         from agentgym.jobs.generation import started_generators
-        from agentgym.rollout.free_seat import FreeSeat
+        from agentgym.policies.free_seat import FreeSeat
 
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
         path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)

@@ -13,10 +13,10 @@ from typing import cast
 from agentgym.errors import UserError
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_samples
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.runs.files import open_text
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import SavedEpisode
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Json, Message
 
 ROLES = ("system", "user", "assistant", "tool")

@@ -14,8 +14,8 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.service import GeneratorService
 from agentgym.jobs.calls import Call
 from agentgym.recipe import Recipe
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.episode import turn_sampling
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, FinishReason, GenerateRequest, SamplingParams, Stop
 
 

@@ -17,21 +17,21 @@ from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
+from agentgym.policies.by_agent import AgentPlayer, Door
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import AgentPlayer, Door
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.continuation import check_template
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import checked_tasks, held_out_tasks, num_held_out
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
 

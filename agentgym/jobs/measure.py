@@ -8,9 +8,9 @@ from dataclasses import replace
 from agentgym.evals.play import EvalResult, EvalSetup, cut_line, play_eval, summarize
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.metrics import counts_since
+from agentgym.policies.by_messages import usage_of
+from agentgym.policies.outside.config import PolicyConfig
 from agentgym.rollout.agent_faults import agent_faults
-from agentgym.rollout.by_messages import usage_of
-from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.rollout.player import Player
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.runs.evaluations import EvaluationFiles

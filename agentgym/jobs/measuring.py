@@ -33,8 +33,8 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.group import play_group
-from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.report import Reporter
+from agentgym.text.tokenizer import read_template
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup

@@ -8,10 +8,10 @@ from typing import Any
 
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import UserError
+from agentgym.policies.scripted import play_script
 from agentgym.rl.demonstrations import Demonstration
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.sandbox import Sandbox
 from agentgym.types import Episode, Json, Task
 

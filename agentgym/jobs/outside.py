@@ -12,12 +12,12 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.gym import Gym
 from agentgym.jobs.measure import measure
 from agentgym.jobs.watchdog import watched
+from agentgym.policies.by_messages import MessagePlayer
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import served_name
+from agentgym.policies.outside.openai_server import OpenAIServer
+from agentgym.policies.outside.policy import ServedPolicy
 from agentgym.recipe import Recipe
-from agentgym.rollout.by_messages import MessagePlayer
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import served_name
-from agentgym.rollout.outside.openai_server import OpenAIServer
-from agentgym.rollout.outside.policy import ServedPolicy
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 

@@ -13,9 +13,9 @@ from agentgym.hooks import PluginRegistry
 from agentgym.jobs.generation import started_generators
 from agentgym.jobs.gym import open_renderer
 from agentgym.models.resolve import resolve_model
+from agentgym.policies.free_seat import FreeSeat
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.free_seat import FreeSeat
 from agentgym.runs.report import Reporter
 from agentgym.serve.endpoint import Endpoint
 

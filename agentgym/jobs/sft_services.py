@@ -31,9 +31,9 @@ from agentgym.models.resolve import resolve_model
 from agentgym.rl.demonstrations import Written
 from agentgym.rl.loop import Position
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.text.tokenizer import read_template
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper

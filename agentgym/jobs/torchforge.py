@@ -10,8 +10,8 @@ from agentgym.config import COMMAND_LINE, origin
 from agentgym.errors import UserError, nearest
 from agentgym.generators.select import DECIDED, VllmEngineConfig
 from agentgym.jobs.sft_config import SftRecipe
+from agentgym.policies.outside.config import PolicyConfig
 from agentgym.recipe import MOVED, Recipe
-from agentgym.rollout.outside.config import PolicyConfig
 from agentgym.trainer.config import TrainerConfig
 
 if TYPE_CHECKING:

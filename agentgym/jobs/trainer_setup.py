@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentgym.recipe import Recipe
-from agentgym.rollout.tokenizer import read_template
 from agentgym.runs.folder import RunFolder
+from agentgym.text.tokenizer import read_template
 from agentgym.trainer.setup import TrainerSetup
 
 

@@ -12,7 +12,7 @@ from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, ModelUnavailable, is_tiny, model_config
 from agentgym.models.smollm2 import SMOLLM2
 from agentgym.models.tiny import policy_path, policy_recipe
-from agentgym.rollout.outside.config import served_name
+from agentgym.policies.outside.config import served_name
 
 LENGTHS = ("trainer.seq_len", "generator.max_model_len", "rollout.max_episode_tokens")
 TURN_LENGTH = "rollout.max_turn_tokens"

@@ -13,8 +13,8 @@ from agentgym.models.architecture import Architecture, architecture_of, read_con
 from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.outside.config import served_name
-from agentgym.rollout.tokenizer_files import check_tokenizer_files
+from agentgym.policies.outside.config import served_name
+from agentgym.text.tokenizer_files import check_tokenizer_files
 
 TINY = "builtin:tiny"
 ALLOWED = f"a checkpoint of a run, a Hugging Face folder, a hub name like Qwen/Qwen3-0.6B, {TINY} or {SMOLLM2}"

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentgym.rollout.chat import ChatRenderer
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Json, Message, Sample
 
 

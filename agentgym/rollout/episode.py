@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from agentgym.errors import InfraError
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
 from agentgym.rollout.waiting import Timed
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import (
     Completion,
     Episode,

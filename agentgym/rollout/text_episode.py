@@ -23,9 +23,9 @@ from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import drawn
-from agentgym.rollout.tool_formats.hermes import Hermes
-from agentgym.rollout.tool_text import told, with_tools
 from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.text.tool_formats.hermes import Hermes
+from agentgym.text.tool_text import told, with_tools
 from agentgym.types import Episode, Json, Message, Outcome, Split, Stop, Task
 
 _CALLS = Hermes()  # how an action calls tools, and how the prompt says so

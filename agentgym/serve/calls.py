@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from starlette.types import Receive, Scope, Send
 
 from agentgym.errors import InfraError
-from agentgym.rollout.conversation import CallAnswer, CallRefused
+from agentgym.policies.conversation import CallAnswer, CallRefused
 from agentgym.serve.dialect import KEEP_ALIVE, Asked, Dialect, Failure
 from agentgym.serve.keys import Admitted, Keys
 from agentgym.serve.reading import read_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from agentgym.rollout.conversation import CallAnswer, CallRequest
+from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.serve.dialect import Asked, Failure, Made, data
 from agentgym.serve.reading import (
     as_count,

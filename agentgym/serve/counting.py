@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from starlette.types import Receive, Scope, Send
 
-from agentgym.rollout.conversation import CallRefused, CallRequest
+from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.calls import ClientGone, Desk, Refused, failure_of, send_json
 from agentgym.serve.reading import read_json

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentgym.rollout.conversation import CallAnswer, CallRequest
+from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.types import Json
 
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -14,7 +14,7 @@ import uvicorn
 
 from agentgym.errors import UserError
 from agentgym.http_server import Bounds, configure
-from agentgym.rollout.conversation import Seat
+from agentgym.policies.conversation import Seat
 from agentgym.serve.app import make_app
 from agentgym.serve.calls import Desk
 from agentgym.serve.keys import Keys

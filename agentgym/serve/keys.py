@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 
-from agentgym.rollout.conversation import CallRequest, Seat
+from agentgym.policies.conversation import CallRequest, Seat
 from agentgym.serve.retries import Call, Retries
 
 MAX_CONCLUDED = 100_000

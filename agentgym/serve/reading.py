@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentgym.errors import nearest
-from agentgym.rollout.conversation import CallRefused
+from agentgym.policies.conversation import CallRefused
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
 

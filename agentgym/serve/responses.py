@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentgym.rollout.conversation import CallAnswer, CallRequest
+from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.serve.chat_completions import call_message, openai_failure, read_choice
 from agentgym.serve.dialect import Asked, Failure, Made, data
 from agentgym.serve.reading import (

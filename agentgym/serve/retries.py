@@ -21,7 +21,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym.rollout.conversation import CallAnswer
+from agentgym.policies.conversation import CallAnswer
 from agentgym.serve.dialect import Made
 
 MAX_BODIES = 32

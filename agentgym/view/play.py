@@ -12,7 +12,7 @@ from typing import Any
 from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.rollout.by_hand import HandEpisode, Table
+from agentgym.policies.by_hand import HandEpisode, Table
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken

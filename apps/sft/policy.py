@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.rl.demonstrations import Demonstration, written
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from apps.sft.mix import MixConfig, mixed
 from apps.sft.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 
 from agentgym.rl.demonstrations import Written, written
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from apps.sft.mix import MixConfig, mixed
 
 CHUNK = 1024  # conversations

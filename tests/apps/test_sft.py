@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from agentgym.rl.demonstrations import written
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym_envs.code_exec.operations import OPERATIONS, source
 from agentgym_envs.code_exec.procedural import pipeline
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rl.demonstrations import Demonstration
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Episode, Task
 from agentgym_envs.tool_use.drawing import draw
 from agentgym_envs.tool_use.environment import ToolUse
@@ -83,8 +83,8 @@ def test_the_same_seed_gives_the_same_and_another_seed_others() -> None:
 def test_whole_episodes_of_levels_1_and_2_are_short(tmp_path: Path) -> None:
     """In tokens of a small tokenizer made for them: a context of 1,024 has room for more than one."""
     from agentgym.rl.demonstrations import written
-    from agentgym.rollout.chat import ChatRenderer
-    from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+    from agentgym.text.chat import ChatRenderer
+    from agentgym.text.tokenizer import HuggingFaceTokenizer
     from apps.sft.tokenizer import save_tokenizer, train_tokenizer
 
     made = list(some(200))

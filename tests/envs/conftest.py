@@ -10,8 +10,8 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Episode, Message, Task
 
 Play = Callable[[Environment[Any], Task, Any], Awaitable[Episode]]

@@ -11,8 +11,8 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.types import Episode, Message, Split, Stop, Task
 from agentgym_envs.tool_use.environment import NOTHING_MORE, ToolUse, call_message
 from agentgym_envs.tool_use.judging import is_right

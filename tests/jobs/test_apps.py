@@ -16,7 +16,7 @@ from agentgym.jobs.layers import finish_recipe
 from agentgym.jobs.recipe_files import EXTENDS
 from agentgym.jobs.train import train
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.tokenizer import TEMPLATES
+from agentgym.text.tokenizer import TEMPLATES
 from agentgym.yaml import read_yaml
 
 TESTS = Path(__file__).parents[1]

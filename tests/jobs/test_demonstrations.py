@@ -22,12 +22,12 @@ from agentgym.jobs.sft_services import batch
 from agentgym.models.tiny import policy_path
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_sample
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 from agentgym.runs.files import write_json_lines
 from agentgym.runs.folder import RunFolder
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.types import Episode, FinishReason, Group, Message, Task, ToolTrace, Turn, VersionSpan
 
 TALK: list[Message] = [{"role": "user", "content": "Say hi."}, {"role": "assistant", "content": "return xs"}]

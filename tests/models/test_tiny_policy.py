@@ -9,9 +9,9 @@ import pytest
 
 from agentgym.models.safetensors import read_folder
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym_envs.code_exec.environment import CodeExec
 from agentgym_envs.code_exec.operations import OPERATIONS, Step, source
 from agentgym_envs.code_exec.problems import Problem

@@ -12,7 +12,7 @@ from agentgym.errors import UserError
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import check_local
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 
 DEEP = "[" * 200_000 + "]" * 200_000
 ROPE = {"rope_theta": 1e4, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -11,15 +11,15 @@ import pytest
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
+from agentgym.policies.scripted import play_script
 from agentgym.rl.demonstrations import Demonstration, split_turns, written
 from agentgym.rl.samples import episode_sample
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.types import Completion, FinishReason, GenerateRequest, Message, Sample, Task, VersionSpan
 
 

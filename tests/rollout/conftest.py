@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.rollout.tokenizer import CHATML
+from agentgym.text.tokenizer import CHATML
 from agentgym.types import Completion, FinishReason, GenerateRequest, Message, VersionSpan
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")

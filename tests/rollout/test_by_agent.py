@@ -12,15 +12,15 @@ from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.jobs.metrics import rollout_metrics
+from agentgym.policies.by_agent import AgentPlayer
+from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.rewards import Reward
 from agentgym.rl.ending import nothing_left
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import AgentPlayer
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallRefused, CallRequest
 from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.scoring import Scorer
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Group, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "count to two, then say yes"},))

@@ -16,15 +16,15 @@ from shopping import NONE_LEFT, TASK, Shopping
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.by_messages import MessagePlayer, usage_of
+from agentgym.policies.outside.answers import ContextFull, Filtered, RequestRefused, ServerFault
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import PolicyConfig
+from agentgym.policies.outside.policy import ServedPolicy, ServerGone
 from agentgym.rewards import reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_messages import MessagePlayer, usage_of
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
-from agentgym.rollout.outside.answers import ContextFull, Filtered, RequestRefused, ServerFault
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import PolicyConfig
-from agentgym.rollout.outside.policy import ServedPolicy, ServerGone
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
 from agentgym.types import Episode, Outcome, Stop, Task

@@ -15,13 +15,13 @@ from fast_clock import run_fast
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rewards import Reward, reward
 from agentgym.rollout.calls import MAX_DEPTH, AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.runs.records import decode_episode, encode_episode
 from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, tool
 from agentgym.types import Episode, FinishReason, Message, Outcome, Stop, Task, Turn, VersionSpan

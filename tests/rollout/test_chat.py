@@ -1,9 +1,9 @@
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.tokenizer import CHATML
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import CHATML
 
 USER = {"role": "user", "content": "sum 1 2"}
 AGAIN = {"role": "user", "content": "wrong"}

@@ -8,7 +8,7 @@ import json
 import pytest
 from talking import CALL, SYSTEM, TOOL, Held, ask, check, said, seat_of, until_asked, user
 
-from agentgym.rollout.normal_form import heard
+from agentgym.policies.normal_form import heard
 
 
 async def test_a_conversation_goes_on_from_the_ids_that_were_sampled(tokenizer, speaking):

@@ -9,9 +9,9 @@ from fast_clock import run_fast
 from talking import CALL, TOOL, Held, ask, check, said, seat_of, until_asked, user
 
 from agentgym.errors import InfraError
-from agentgym.rollout.chat import ChatRenderer
+from agentgym.policies.conversation import CallRefused, CallRequest, FreeSeat
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallRefused, CallRequest, FreeSeat
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, Stop
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentgym.policies.conversation import CallAnswer, CallRequest, EpisodeSeat
 from agentgym.rl.samples import episode_samples
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallAnswer, CallRequest, EpisodeSeat
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Message, Task, VersionSpan
 from tests.rollout.conftest import CharacterTokenizer
 

@@ -14,11 +14,11 @@ from real_templates import REAL
 from agentgym.errors import UserError
 from agentgym.killable import KillableCalls
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.template import RENDER, ChatTemplate, Refused, Unbounded
-from agentgym.rollout.template_child import render
-from agentgym.rollout.tokenizer import CHATML, TEMPLATES, HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.template import RENDER, ChatTemplate, Refused, Unbounded
+from agentgym.text.template_child import render
+from agentgym.text.tokenizer import CHATML, TEMPLATES, HuggingFaceTokenizer
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 TALK = [{"role": role, "content": text} for role, text in (("user", "one"), ("assistant", "two"), ("user", "three"))]

@@ -11,12 +11,12 @@ from agentgym.errors import InfraError
 from agentgym.rewards import Reward
 from agentgym.rl.samples import episode_sample
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Outcome, SandboxSpec, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))

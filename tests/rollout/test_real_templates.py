@@ -10,9 +10,9 @@ from real_templates import REAL, eos_of, folder_of, write_tokenizers
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from agentgym.errors import UserError
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.tokenizer import TEMPLATES, HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import TEMPLATES, HuggingFaceTokenizer
 from agentgym.types import Message
 
 SAME, DROPS, OTHER = "", "drops the thoughts", "otherwise"  # nothing to say; the beginnings of the two lines

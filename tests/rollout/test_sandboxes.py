@@ -14,12 +14,12 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Capabilities, SandboxOptions, SandboxPlugin, SandboxUnavailable
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, SandboxSpec, Task
 
 

@@ -15,7 +15,7 @@ from policy_servers import FaultyServer, ScriptedServer, completion
 
 from agentgym.config import build
 from agentgym.errors import InfraError, UserError
-from agentgym.rollout.outside.answers import (
+from agentgym.policies.outside.answers import (
     ChatRequest,
     ContextFull,
     Filtered,
@@ -24,11 +24,11 @@ from agentgym.rollout.outside.answers import (
     Unsupported,
     read_answer,
 )
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import PolicyConfig
-from agentgym.rollout.outside.openai_server import OpenAIServer
-from agentgym.rollout.outside.pace import Pace
-from agentgym.rollout.outside.policy import LOST_IN_A_ROW, ServedPolicy, ServerGone
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import PolicyConfig
+from agentgym.policies.outside.openai_server import OpenAIServer
+from agentgym.policies.outside.pace import Pace
+from agentgym.policies.outside.policy import LOST_IN_A_ROW, ServedPolicy, ServerGone
 
 URL = "http://127.0.0.1:1/v1"
 REQUEST = ChatRequest(

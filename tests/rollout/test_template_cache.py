@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym.rollout.template_cache import Frames, Remembered
+from agentgym.text.template_cache import Frames, Remembered
 from agentgym.types import Message
 
 PLAIN = "{% for m in messages %}<{{ m.role }} {{ m.name }}>{{ m.content }}</>\n{% endfor %}"

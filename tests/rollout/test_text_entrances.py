@@ -23,25 +23,25 @@ from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.mcp import McpServer
+from agentgym.policies.by_agent import AgentPlayer
+from agentgym.policies.by_messages import MessagePlayer
+from agentgym.policies.conversation import CallRequest
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import PolicyConfig
+from agentgym.policies.outside.policy import ServedPolicy
+from agentgym.policies.scripted import play_script
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import AgentPlayer
-from agentgym.rollout.by_messages import MessagePlayer
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallRequest
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import PolicyConfig
-from agentgym.rollout.outside.policy import ServedPolicy
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.rollout.worker import failure
 from agentgym.sandbox import CaseResult, RunResult, RunStatus, Verdict
 from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.reading import read_json
 from agentgym.serve.responses import Responses
+from agentgym.text.chat import ChatRenderer
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Episode, Message, Outcome, Task
 from tests.rollout.conftest import CharacterTokenizer, SpeakingGenerator

@@ -11,10 +11,10 @@ from agentgym.env import Environment, Reply
 from agentgym.evals.play import EvalSetup, cut_line, play_eval, summarize
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "say yes"},))

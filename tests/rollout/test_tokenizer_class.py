@@ -13,11 +13,11 @@ import pytest
 from small_models import write_small
 
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 
 ASKS = """
 import json, sys
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 tokenizer = HuggingFaceTokenizer(sys.argv[1])
 text = tokenizer.render(json.loads(sys.argv[2]), generation_prompt=True)
 ids = tokenizer.encode(text)

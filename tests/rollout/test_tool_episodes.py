@@ -15,11 +15,11 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.rl.samples import episode_sample
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Outcome, Stop, VersionSpan
 
 CONFIG = RolloutConfig(max_turn_tokens=400, max_episode_tokens=4000)

@@ -8,8 +8,8 @@ import pytest
 import tool_corpus
 from tool_corpus import told
 
-from agentgym.rollout.tool_formats.base import ToolFormat
-from agentgym.rollout.tool_use import known_formats
+from agentgym.text.tool_formats.base import ToolFormat
+from agentgym.text.tool_use import known_formats
 from agentgym.tools import MalformedCall
 
 FORMATS = {type(one).__name__: one for one in known_formats()}

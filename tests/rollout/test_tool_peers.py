@@ -9,10 +9,10 @@ from renderers.qwen3 import Qwen3Renderer
 from renderers.qwen35 import Qwen35Renderer
 from tool_corpus import text_of
 
-from agentgym.rollout.tool_formats.hermes import Hermes
-from agentgym.rollout.tool_formats.llama_json import LlamaJson
-from agentgym.rollout.tool_formats.qwen_coder import QwenCoder
-from agentgym.rollout.tool_formats.renderers import Characters
+from agentgym.text.tool_formats.hermes import Hermes
+from agentgym.text.tool_formats.llama_json import LlamaJson
+from agentgym.text.tool_formats.qwen_coder import QwenCoder
+from agentgym.text.tool_formats.renderers import Characters
 from agentgym.tools import ToolCall
 
 TEXTS = [{"name": name, "parameters": {"properties": {key: {"type": "string"} for key in tool_corpus.KEYS}}}

@@ -11,9 +11,9 @@ from real_templates import REAL, eos_of, folder_of, write_tokenizers
 from tool_corpus import told
 
 from agentgym.errors import UserError
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.continuation import check_template
-from agentgym.rollout.tokenizer import HuggingFaceTokenizer
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.continuation import check_template
+from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.tools import ToolCall
 
 SCHEMAS = tuple(

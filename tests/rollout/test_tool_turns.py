@@ -7,9 +7,9 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.tokenizer import CHATML, HuggingFaceTokenizer
-from agentgym.rollout.tool_formats.pythonic import Pythonic
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import CHATML, HuggingFaceTokenizer
+from agentgym.text.tool_formats.pythonic import Pythonic
 from agentgym.tools import MalformedCall, ToolCall
 
 SCHEMAS = (

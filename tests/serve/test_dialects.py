@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seats import CALLS, said
 
-from agentgym.rollout.conversation import CallRefused
+from agentgym.policies.conversation import CallRefused
 from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.dialect import Failure, Made

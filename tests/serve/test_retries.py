@@ -8,7 +8,7 @@ import json
 import pytest
 from seats import FakeSeat, said
 
-from agentgym.rollout.conversation import CallRefused, CallRequest
+from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.serve.app import make_app
 from agentgym.serve.retries import MAX_BODIES, Retries
 

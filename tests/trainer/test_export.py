@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentgym.models.tiny import policy_path
-from agentgym.rollout.tokenizer import CHATML, HuggingFaceTokenizer
+from agentgym.text.tokenizer import CHATML, HuggingFaceTokenizer
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.export import export_folder, parts_of
 

@@ -19,7 +19,7 @@ from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.models.resolve import check_local
-from agentgym.rollout.outside.config import served_name
+from agentgym.policies.outside.config import served_name
 from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
 from agentgym.runs.report import sandbox_text

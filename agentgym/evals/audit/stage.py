@@ -12,10 +12,10 @@ from typing import Any
 from agentgym.env import Environment
 from agentgym.evals.audit.watched import Hangs, Watched
 from agentgym.hooks import PluginRegistry
+from agentgym.policies.scripted import play_script
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.scripted import play_script
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.types import Episode, Message, Outcome, Task
 

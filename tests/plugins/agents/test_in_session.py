@@ -8,7 +8,7 @@ import pytest
 
 from agentgym.agents import AgentFailed
 from agentgym.errors import UserError
-from agentgym.rollout.conversation import CallAnswer
+from agentgym.policies.conversation import CallAnswer
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.serve.endpoint import Endpoint
 from agentgym_plugins.agents.command import Command

@@ -8,13 +8,13 @@ import pytest
 from odd_tokens import OddTokenizer, ScriptedEngine, calling, prove
 
 from agentgym.env import Environment, Reply
+from agentgym.policies.by_agent import AgentPlayer
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
-from agentgym.rollout.by_agent import AgentPlayer
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.serve.endpoint import Endpoint
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, Stop, Task
 from agentgym_plugins.agents.mini_swe import MiniSwe
 from agentgym_plugins.agents.openai_agents import OpenaiAgents

@@ -11,10 +11,10 @@ from itertools import chain, repeat
 import pytest_asyncio
 from odd_tokens import OddTokenizer, ScriptedEngine, prove
 
-from agentgym.rollout.chat import ChatRenderer
+from agentgym.policies.conversation import EpisodeSeat
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import EpisodeSeat
 from agentgym.serve.endpoint import Endpoint
+from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Sample, Task
 
 collect_ignore_glob = [] if importlib.util.find_spec("smolagents") else ["test_*.py"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentgym.errors import InfraError
-from agentgym.rollout.conversation import CallAnswer, CallRefused, CallRequest
-from agentgym.rollout.outside.answers import ChatRequest, ContextFull, Filtered, RequestRefused, sent_message
-from agentgym.rollout.outside.policy import ServedPolicy
+from agentgym.policies.conversation import CallAnswer, CallRefused, CallRequest
+from agentgym.policies.outside.answers import ChatRequest, ContextFull, Filtered, RequestRefused, sent_message
+from agentgym.policies.outside.policy import ServedPolicy
 from agentgym.tools import ToolCall
 
 

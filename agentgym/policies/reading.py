@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from agentgym.argument_types import typed
+from agentgym.policies.seat import CallAnswer
 from agentgym.rollout.calls import checked
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.seat import CallAnswer
-from agentgym.rollout.tool_formats.thoughts import after_thoughts
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import FinishReason, Json, Turn
 from agentgym.utf8 import clean_fields

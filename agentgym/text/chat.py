@@ -15,12 +15,12 @@ from itertools import count, groupby
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.rollout.marks import Marks
-from agentgym.rollout.template_cache import Frames, Remembered
-from agentgym.rollout.tokenizer import TEMPLATE_ADVICE, Tokenizer
-from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
-from agentgym.rollout.tool_text import INSTRUCTION, told, with_tools
-from agentgym.rollout.tool_use import (
+from agentgym.text.marks import Marks
+from agentgym.text.template_cache import Frames, Remembered
+from agentgym.text.tokenizer import TEMPLATE_ADVICE, Tokenizer
+from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_text import INSTRUCTION, told, with_tools
+from agentgym.text.tool_use import (
     ToolUse,
     call_message,
     calling_message,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from agentgym.rollout.normal_form import Heard, Key
+from agentgym.policies.normal_form import Heard, Key
 from agentgym.tools import Schema
 from agentgym.types import Message
 

@@ -15,8 +15,8 @@ from typing import Final, NoReturn, Protocol
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Reply
 from agentgym.errors import InfraError, UserError, waited_for
+from agentgym.policies.conversation import EpisodeSeat, Seat
 from agentgym.rollout.calls import AgentTurn
-from agentgym.rollout.conversation import EpisodeSeat, Seat
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
 from agentgym.sandbox import Session

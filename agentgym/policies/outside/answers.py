@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentgym.rollout.calls import Call
-from agentgym.rollout.tool_formats.json_calls import Unreadable, read_json
+from agentgym.text.tool_formats.json_calls import Unreadable, read_json
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import Json, Message
 from agentgym.utf8 import clean_fields

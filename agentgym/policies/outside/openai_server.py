@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 from agentgym.errors import UserError, pip_install
-from agentgym.rollout.outside.answers import (
+from agentgym.policies.outside.answers import (
     ContextFull,
     Filtered,
     RequestRefused,
@@ -18,7 +18,7 @@ from agentgym.rollout.outside.answers import (
     UnknownModel,
     Unsupported,
 )
-from agentgym.rollout.outside.config import OMITTABLE, OPENAI_KEY
+from agentgym.policies.outside.config import OMITTABLE, OPENAI_KEY
 from agentgym.types import Json
 from agentgym.utf8 import clean, clean_text
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from agentgym.errors import InfraError
-from agentgym.rollout.calls import AgentTurn
-from agentgym.rollout.episode import derive_seed
-from agentgym.rollout.outside.answers import (
+from agentgym.policies.outside.answers import (
     ChatAnswer,
     ChatRequest,
     ContextFull,
@@ -22,7 +20,9 @@ from agentgym.rollout.outside.answers import (
     sent_message,
     sent_turn,
 )
-from agentgym.rollout.outside.policy import Answered, ServedPolicy, ServerGone
+from agentgym.policies.outside.policy import Answered, ServedPolicy, ServerGone
+from agentgym.rollout.calls import AgentTurn
+from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
 from agentgym.types import Episode, ErrorRecord, Json, Stop

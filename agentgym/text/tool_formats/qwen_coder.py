@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym.rollout.tool_formats.base import Parsed, ToolFormat
-from agentgym.rollout.tool_formats.json_calls import MAX_FAULT, Unreadable, dumps, read_json
-from agentgym.rollout.tool_formats.thoughts import after_thoughts
+from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_formats.json_calls import MAX_FAULT, Unreadable, dumps, read_json
+from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 

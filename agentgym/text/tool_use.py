@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from agentgym.components import SEAMS, find
 from agentgym.errors import UserError, pip_install
-from agentgym.rollout.tokenizer import Tokenizer
-from agentgym.rollout.tool_formats.base import ToolFormat
-from agentgym.rollout.tool_formats.hermes import Hermes
-from agentgym.rollout.tool_formats.json_calls import dumps
+from agentgym.text.tokenizer import Tokenizer
+from agentgym.text.tool_formats.base import ToolFormat
+from agentgym.text.tool_formats.hermes import Hermes
+from agentgym.text.tool_formats.json_calls import dumps
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json, Message
 

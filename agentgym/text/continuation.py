@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from agentgym.errors import UserError
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.tokenizer import TEMPLATE_ADVICE
+from agentgym.text.chat import ChatRenderer
+from agentgym.text.tokenizer import TEMPLATE_ADVICE
 from agentgym.tools import Schema
 from agentgym.types import Json, Message, Role
 

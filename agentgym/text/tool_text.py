@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agentgym.rollout.tool_formats.base import ToolFormat
+from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.tools import ToolCall
 from agentgym.types import Json, Message
 

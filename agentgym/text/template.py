@@ -9,7 +9,7 @@ from typing import Any
 from agentgym.errors import UserError
 from agentgym.killable import CallFailed, KillableCalls
 
-RENDER = "agentgym.rollout.template_child:render"
+RENDER = "agentgym.text.template_child:render"
 CPU_S, WALL_S, MEMORY_MIB = 3.0, 10.0, 1024
 _ENDLESS = {
     "cpu_limit": f"it takes more than {CPU_S:g} s",

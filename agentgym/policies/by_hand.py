@@ -9,9 +9,9 @@ from typing import Any
 
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
+from agentgym.policies.conversation import CallAnswer, CallRequest, Seat
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.conversation import CallAnswer, CallRequest, Seat
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer

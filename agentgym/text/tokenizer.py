@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentgym.errors import UserError, nearest
-from agentgym.rollout.template import ChatTemplate, Refused, Unbounded
-from agentgym.rollout.tokenizer_files import check_tokenizer_files
+from agentgym.text.template import ChatTemplate, Refused, Unbounded
+from agentgym.text.tokenizer_files import check_tokenizer_files
 from agentgym.types import Json, Message
 from agentgym.utf8 import clean_text
 

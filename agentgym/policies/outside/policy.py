@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentgym.errors import InfraError, UserError, nearest
-from agentgym.rollout.outside.answers import (
+from agentgym.policies.outside.answers import (
     ChatAnswer,
     ChatRequest,
     ChatServer,
@@ -20,9 +20,9 @@ from agentgym.rollout.outside.answers import (
     Unsupported,
     read_answer,
 )
-from agentgym.rollout.outside.cache import AnswerCache
-from agentgym.rollout.outside.config import PolicyConfig
-from agentgym.rollout.outside.pace import Pace
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import PolicyConfig
+from agentgym.policies.outside.pace import Pace
 from agentgym.types import Json
 
 log = logging.getLogger(__name__)

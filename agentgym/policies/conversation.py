@@ -14,19 +14,19 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from agentgym.policies.free_seat import FreeSeat
+from agentgym.policies.normal_form import Heard, heard, joined, spoken_key, tools_key
+from agentgym.policies.prompting import prompt_ids, understood
+from agentgym.policies.reading import Reading, answer_of, read_turn
+from agentgym.policies.seat import CallAnswer, CallRefused, CallRequest, Seat
+from agentgym.policies.tree import Place, Spoken, Tree
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn, assistant_message
-from agentgym.rollout.chat import ChatRenderer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed, sampled, turn_sampling
-from agentgym.rollout.free_seat import FreeSeat
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.normal_form import Heard, heard, joined, spoken_key, tools_key
-from agentgym.rollout.prompting import prompt_ids, understood
-from agentgym.rollout.reading import Reading, answer_of, read_turn
 from agentgym.rollout.runner import EpisodeBroken, end_for_time
-from agentgym.rollout.seat import CallAnswer, CallRefused, CallRequest, Seat
-from agentgym.rollout.tree import Place, Spoken, Tree
+from agentgym.text.chat import ChatRenderer
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import (
     Completion,

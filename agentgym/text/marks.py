@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym.rollout.tool_formats.base import replaced
+from agentgym.text.tool_formats.base import replaced
 from agentgym.types import Json
 
 

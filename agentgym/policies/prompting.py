@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Sequence
 
 from agentgym.errors import UserError
-from agentgym.rollout.chat import ChatRenderer
-from agentgym.rollout.normal_form import Heard, heard
-from agentgym.rollout.seat import CallRefused, CallRequest
-from agentgym.rollout.tree import Place
+from agentgym.policies.normal_form import Heard, heard
+from agentgym.policies.seat import CallRefused, CallRequest
+from agentgym.policies.tree import Place
+from agentgym.text.chat import ChatRenderer
 from agentgym.tools import Schema
 from agentgym.types import Message
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agentgym.rollout.outside.answers import ChatRequest
+from agentgym.policies.outside.answers import ChatRequest
 from agentgym.runs.files import write_whole, writing
 from agentgym.types import Json
 

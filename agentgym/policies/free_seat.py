@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from agentgym.errors import InfraError, UserError
-from agentgym.rollout.chat import ChatRenderer
+from agentgym.policies.prompting import understood
+from agentgym.policies.reading import answer_of, read_turn
+from agentgym.policies.seat import CallAnswer, CallRefused, CallRequest
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.prompting import understood
-from agentgym.rollout.reading import answer_of, read_turn
-from agentgym.rollout.seat import CallAnswer, CallRefused, CallRequest
+from agentgym.text.chat import ChatRenderer
 from agentgym.tools import ToolCall
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams, Turn
 
