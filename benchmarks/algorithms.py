@@ -98,8 +98,8 @@ class Run:
 def play(run: Run) -> Row:
     """The whole run, in this process. after: of each held-out task, "1" or "0" for each time that it was played."""
     from agentgym.config import apply_overrides, to_mapping
-    from agentgym.jobs.layers import finish_recipe
-    from agentgym.jobs.train import train
+    from agentgym.run.layers import finish_recipe
+    from agentgym.run.train import train
     from agentgym.runs.folder import RunFolder, RunStatus
     from agentgym.runs.report import PlainReporter
     from agentgym.yaml import read_yaml

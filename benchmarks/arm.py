@@ -28,9 +28,9 @@ from lagging import lag_behind
 from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.recipe_files import read_recipe_files
-from agentgym.jobs.train import TrainResult, train
+from agentgym.run.layers import finish_recipe
+from agentgym.run.recipe_files import read_recipe_files
+from agentgym.run.train import TrainResult, train
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentgym.jobs.state import read_position
+from agentgym.run.state import read_position
 from agentgym.runs.checkpoints import load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import load_in_flight

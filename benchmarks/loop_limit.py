@@ -48,9 +48,6 @@ from tailed_engine import shortened
 
 from agentgym.actors.gpus import gpus_of_machine
 from agentgym.config import apply_overrides
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.places import wanted_of
-from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import this_machine
@@ -58,6 +55,9 @@ from agentgym.planning.placement import place
 from agentgym.planning.rates import read_rates
 from agentgym.planning.simulation import simulate
 from agentgym.planning.splits import layout_of
+from agentgym.run.layers import finish_recipe
+from agentgym.run.places import wanted_of
+from agentgym.run.recipe_files import read_recipe_files
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.yaml import read_yaml
 from agentgym_envs.math.environment import INSTRUCTION

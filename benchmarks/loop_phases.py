@@ -22,15 +22,15 @@ from typing import Any
 from finished_arms import run_job, stoppable
 
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.jobs import train as train_job
-from agentgym.jobs.checkpoints import Checkpoints
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.preempting import Turns
-from agentgym.jobs.recipe_files import read_recipe_files
-from agentgym.jobs.train import train
 from agentgym.recipe import Recipe
 from agentgym.rl.loop import Learner, StepRecord, TrainingLoop
 from agentgym.rollout.generator import Generator
+from agentgym.run import train as train_job
+from agentgym.run.checkpoints import Checkpoints
+from agentgym.run.layers import finish_recipe
+from agentgym.run.preempting import Turns
+from agentgym.run.recipe_files import read_recipe_files
+from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter, Reporter
 from agentgym.types import Completion, GenerateRequest, Group

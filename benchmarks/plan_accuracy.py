@@ -39,10 +39,6 @@ from qwen3_folder import write_folder
 
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.measuring import measure_rates
-from agentgym.jobs.places import wanted_of
-from agentgym.jobs.recipe_files import EXTENDS, read_recipe_files
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import this_machine
@@ -50,6 +46,10 @@ from agentgym.planning.placement import Placement, Wanted, peak, place
 from agentgym.planning.simulation import simulate
 from agentgym.planning.splits import layout_of
 from agentgym.recipe import Recipe
+from agentgym.run.layers import finish_recipe
+from agentgym.run.measuring import measure_rates
+from agentgym.run.places import wanted_of
+from agentgym.run.recipe_files import EXTENDS, read_recipe_files
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter
 from agentgym.yaml import read_yaml

@@ -34,8 +34,8 @@ from loop_limit import MISMATCH, PEAK, QUIET
 from many_gpus import APPS, GRACE_S, Part, Row, agentgym, script, sets
 from two_gpus import Clock, drawn, lane_rows, on, program
 
-from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.planning.machine import this_machine
+from agentgym.run.recipe_files import read_recipe_files
 
 PRESETS = APPS / "presets"
 CODE, TOOLS = (PRESETS / "tasks" / f"{name}.yaml" for name in ("code_exec", "tool_use"))

@@ -54,14 +54,14 @@ from trainer_arms import (
 
 from agentgym.actors.runtime import Runtime
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.run.layers import finish_recipe
+from agentgym.run.recipe_files import read_recipe_files
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig
 from agentgym.trainer.setup import TrainerSetup

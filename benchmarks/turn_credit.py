@@ -29,9 +29,9 @@ from agentgym.config import apply_overrides, to_mapping
 from agentgym.env import EpisodeContext
 from agentgym.evals.statistics import run_difference
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe, finish_sft
-from agentgym.jobs.sft import sft
-from agentgym.jobs.train import train
+from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.sft import sft
+from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.tools import Schema, ToolCall, ToolResult, Tools

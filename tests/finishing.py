@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentgym.config import apply_overrides
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.recipe import Recipe
+from agentgym.run.layers import finish_recipe
+from agentgym.run.recipe_files import read_recipe_files
 
 
 def finished(recipes: Sequence[Path], fields: Sequence[str]) -> Recipe:

@@ -27,9 +27,9 @@ from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.sft_config import SftConfig, SftRecipe
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
+from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus

@@ -82,7 +82,7 @@ def _forked(folder: str, words: list[str]) -> dict[str, Any]:
 
 def _serve() -> None:
     import agentgym.cli.main
-    import agentgym.jobs.services
+    import agentgym.run.services
     import agentgym.trainer.engine  # noqa: F401 - what most programs import, and seconds long
 
     for line in sys.stdin:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import apply_overrides, describe
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.sft_config import SftRecipe
-from agentgym.jobs.torchforge import SETTINGS as OF_TORCHFORGE
 from agentgym.recipe import Recipe
+from agentgym.run.layers import finish_recipe
+from agentgym.run.sft_config import SftRecipe
+from agentgym.run.torchforge import SETTINGS as OF_TORCHFORGE
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ["from_trl", "from_verl", "from_torchforge"]

@@ -106,3 +106,8 @@ def test_what_is_wrong_with_a_path_is_said(path: str, expected: str) -> None:
 def test_a_reward_is_a_function(path: str) -> None:
     with pytest.raises(UserError, match=r"not a function that takes an episode\. Available: plain"):
         PluginRegistry([]).reward(path)
+
+
+def test_the_old_name_of_a_package_names_the_new_one() -> None:
+    with pytest.raises(UserError, match=r"agentgym\.jobs is now agentgym\.run"):
+        import_object("agentgym.jobs.services:Services")

@@ -10,12 +10,12 @@ from agentgym.cli.chat_screen import Screen
 from agentgym.cli.lines import LineReader
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
-from agentgym.jobs.chatting import Played
 from agentgym.policies.by_hand import HandEpisode
 from agentgym.policies.conversation import CallRefused, CallRequest, Seat
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken
+from agentgym.run.chatting import Played
 from agentgym.types import Message
 
 Action = Callable[[str], Awaitable[None]]

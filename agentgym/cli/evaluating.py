@@ -17,9 +17,9 @@ from agentgym.cli.trust import trusted
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.sft_config import of_training
 from agentgym.policies.outside.config import PREFIX, PolicyConfig
 from agentgym.recipe import Recipe
+from agentgym.run.sft_config import of_training
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import read_yaml

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from agentgym.cli.restarts import Restarts
     from agentgym.evals.play import EvalResult
-    from agentgym.jobs.ending import TrainResult
-    from agentgym.jobs.replay import Plan, Replay
-    from agentgym.jobs.serving import Served
-    from agentgym.jobs.sft_config import SftRecipe
     from agentgym.planning.lengths import Turns
     from agentgym.planning.rates import Rates
     from agentgym.policies.conversation import Seat
     from agentgym.recipe import Recipe
+    from agentgym.run.ending import TrainResult
+    from agentgym.run.replay import Plan, Replay
+    from agentgym.run.serving import Served
+    from agentgym.run.sft_config import SftRecipe
     from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
@@ -57,11 +57,11 @@ class Jobs:
         reporter.phase("loading torch, torchtitan and Monarch")
         settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry, "notice": notice}
         try:
-            from agentgym.jobs.sft import sft
-            from agentgym.jobs.train import train
+            from agentgym.run.sft import sft
+            from agentgym.run.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        from agentgym.jobs.sft_config import SftRecipe
+        from agentgym.run.sft_config import SftRecipe
 
         if isinstance(recipe, SftRecipe):
             return await sft(recipe, folder, reporter, **settings)
@@ -84,12 +84,12 @@ class Jobs:
         from agentgym.policies.outside.config import served_name  # here, not above: `--help` needs neither
 
         if served_name(recipe.model.path) is not None:
-            from agentgym.jobs.outside import evaluate_served
+            from agentgym.run.outside import evaluate_served
 
             return await evaluate_served(recipe, folder, reporter, resume=resume, registry=registry)
         reporter.phase("loading torch and Monarch")
         try:
-            from agentgym.jobs.evaluate import evaluate
+            from agentgym.run.evaluate import evaluate
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
@@ -104,13 +104,13 @@ class Jobs:
         registry: PluginRegistry,
         bound: float | None,
     ) -> Replay:
-        from agentgym.jobs.replay import replay
+        from agentgym.run.replay import replay
 
         return await replay(plan, recipe, reporter, changed=changed, registry=registry, bound=bound)
 
     async def check_server(self, recipe: Recipe, reporter: Reporter) -> str:
         """What the server of a policy says."""
-        from agentgym.jobs.outside import check_server
+        from agentgym.run.outside import check_server
 
         return await check_server(recipe, reporter)
 
@@ -127,7 +127,7 @@ class Jobs:
     ) -> None:
         reporter.phase("loading torch and Monarch")
         try:
-            from agentgym.jobs.serving import serve
+            from agentgym.run.serving import serve
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         await serve(recipe, reporter, bind=bind, model=model, key=key, registry=registry, ready=ready)
@@ -136,7 +136,7 @@ class Jobs:
     async def seat(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[Seat]:
         """Of the recipe's policy, for whoever plays with it by hand."""
         try:
-            from agentgym.jobs.chatting import opened_seat
+            from agentgym.run.chatting import opened_seat
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         async with opened_seat(recipe, registry, reporter) as seat:
@@ -156,7 +156,7 @@ class Jobs:
         """
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
-            from agentgym.jobs.measuring import measure_rates
+            from agentgym.run.measuring import measure_rates
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         return await measure_rates(recipe, scratch, reporter, registry, lengths)

@@ -35,15 +35,15 @@ from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.sft_config import SftRecipe
 from agentgym.loops.pieces import Pieces
 from agentgym.recipe import Recipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
-    from agentgym.jobs.services import Services
-    from agentgym.jobs.sft_services import SftServices
+    from agentgym.run.services import Services
+    from agentgym.run.sft_services import SftServices
 
 RESUME = "resume"  # the argument of a loop that can go on with an earlier run
 
@@ -107,8 +107,8 @@ async def _services(
             reporter.note(line)
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
-            from agentgym.jobs.services import opened
-            from agentgym.jobs.sft_services import open_sft
+            from agentgym.run.services import opened
+            from agentgym.run.sft_services import open_sft
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
         if isinstance(recipe, SftRecipe):

@@ -17,10 +17,6 @@ from agentgym.config import COMMAND_LINE, apply_overrides, describe
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe, finish_sft
-from agentgym.jobs.places import placement_lines
-from agentgym.jobs.recipe_files import read_recipe_files
-from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.defaults import KEYS
 from agentgym.models.device import pick_device
 from agentgym.models.resolve import ModelUnavailable, check_local, local_folder, model_architecture
@@ -30,6 +26,10 @@ from agentgym.recipe import Recipe
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.rollout.tasks import num_held_out
+from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.places import placement_lines
+from agentgym.run.recipe_files import read_recipe_files
+from agentgym.run.sft_config import SftRecipe
 from agentgym.trainer.config import TrainerConfig
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from agentgym.cli.failures import Failure, explain
 from agentgym.config import to_mapping
-from agentgym.jobs.sft_config import SftRecipe
 from agentgym.recipe import Recipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.own import mark_run

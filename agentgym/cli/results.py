@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult, PassAtK
     from agentgym.evals.statistics import PairedDifference, RunDifference
-    from agentgym.jobs.ending import TrainResult
+    from agentgym.run.ending import TrainResult
     from agentgym.runs.folder import RunFolder
 
 HEADER = (

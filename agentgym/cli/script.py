@@ -26,7 +26,7 @@ from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
-    from agentgym.jobs.ending import TrainResult
+    from agentgym.run.ending import TrainResult
 
 T = TypeVar("T")
 Env: TypeAlias = type[Environment[Any]] | str | Mapping[str, object]

@@ -19,14 +19,14 @@ from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.jobs.sft_config import SftRecipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord, run_path
 from agentgym.yaml import dump_yaml
 
 if TYPE_CHECKING:
-    from agentgym.jobs.ending import TrainResult
+    from agentgym.run.ending import TrainResult
 
 
 def start(

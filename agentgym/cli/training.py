@@ -13,8 +13,8 @@ from agentgym.cli.recipes import plan
 from agentgym.cli.recording import recorded
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.sft_config import SftRecipe
 from agentgym.recipe import Recipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.curve import HELD_OUT, write_png
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
@@ -22,7 +22,7 @@ from agentgym.runs.report import Reporter
 
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
-    from agentgym.jobs.ending import TrainResult
+    from agentgym.run.ending import TrainResult
 
 R = TypeVar("R")
 Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
@@ -83,7 +83,7 @@ def _finish(
     drive: Drive[TrainResult], job: Coroutine[Any, Any, TrainResult], reporter: Reporter, before: StatusRecord | None
 ) -> TrainResult:
     """A run whose process was killed after its last word is done all the same."""
-    from agentgym.jobs.ending import AlreadyDoneError
+    from agentgym.run.ending import AlreadyDoneError
 
     try:
         return drive(job, reporter.note)

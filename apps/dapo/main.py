@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator
 
 import agentgym
-from agentgym.jobs.services import Services
 from agentgym.recipe import Recipe
+from agentgym.run.services import Services
 from agentgym.types import Group
 
 STEPS_A_ROUND = 2  # optimizer steps on what one round of sampling gave; the paper takes 16

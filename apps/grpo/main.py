@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import agentgym
-from agentgym.jobs.services import Services
 from agentgym.recipe import Recipe
 from agentgym.rl.loop import oldest_version
+from agentgym.run.services import Services
 from agentgym.types import Group, Task
 
 

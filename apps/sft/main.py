@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 import agentgym
-from agentgym.jobs.sft_config import SftRecipe
+from agentgym.run.sft_config import SftRecipe
 
 
 async def sft(recipe: SftRecipe) -> None:

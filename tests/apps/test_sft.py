@@ -192,7 +192,7 @@ def test_the_same_recipe_gives_the_same_policy_and_it_loads(tmp_path: Path) -> N
 
 def test_the_recipe_files_are_recipes() -> None:
     from agentgym.config import build
-    from agentgym.jobs.layers import finish_sft
+    from agentgym.run.layers import finish_sft
     from agentgym.yaml import read_yaml
     from apps.sft.train import PolicyRecipe
 

@@ -20,12 +20,12 @@ from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.ending import TrainResult
-from agentgym.jobs.sft_config import SftRecipe
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.run.ending import TrainResult
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter

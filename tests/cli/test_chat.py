@@ -18,13 +18,13 @@ from agentgym.cli.lines import LineReader
 from agentgym.cli.main import main
 from agentgym.env import Environment, Reply
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.chatting import Played
 from agentgym.policies.by_hand import Table
 from agentgym.policies.conversation import CallAnswer, CallRefused, CallRequest
 from agentgym.recipe import EnvConfig, Recipe
 from agentgym.rewards import reward
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
+from agentgym.run.chatting import Played
 from agentgym.tools import ToolCall
 from agentgym.types import Episode, Task
 

@@ -80,7 +80,7 @@ def test_a_dry_run_without_the_hub_shows_the_plan_and_then_what_is_missing(cli, 
     def unreachable(*_: object) -> None:
         raise OutOfReach("the hub does not answer")
 
-    monkeypatch.setattr("agentgym.jobs.gym.build_environment", unreachable)
+    monkeypatch.setattr("agentgym.run.gym.build_environment", unreachable)
     end = cli.train("--dry-run")
     assert end.code == 2 and "the hub does not answer" in end.err
     assert "Nothing was started" in end.out and not Path("runs").exists()

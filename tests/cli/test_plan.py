@@ -120,7 +120,7 @@ class MeasuringJobs:
 
 
 def test_rates_are_measured_at_the_lengths_that_are_asked_for_and_say_at_which_context(cli) -> None:
-    """The measurement itself is in tests/jobs/test_measuring.py."""
+    """The measurement itself is in tests/run/test_measuring.py."""
     cli.plugins, cli.jobs = PluginRegistry.discover, MeasuringJobs()
     limits = ("--rollout.max_episode_tokens", "400", "--rollout.max_turn_tokens", "300")
     small = (recipe("math"), "--steps", "4", "--loop.groups_per_step", "2", *limits)

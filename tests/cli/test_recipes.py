@@ -11,14 +11,14 @@ from agentgym.cli.recipes import check_names, plan
 from agentgym.config import apply_overrides, describe, to_mapping
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.recipe_files import EXTENDS, read_recipe_files
 from agentgym.recipe import Recipe
+from agentgym.run.layers import finish_recipe
+from agentgym.run.recipe_files import EXTENDS, read_recipe_files
 from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
-"""Those of models extend others: tests/jobs/test_model_recipes.py."""
+"""Those of models extend others: tests/run/test_model_recipes.py."""
 ALGORITHMS = sorted((FOLDER.parent / "presets" / "algorithms").glob("*.yaml"))
 
 

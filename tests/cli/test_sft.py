@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.config import build
 from agentgym.errors import InfraError
-from agentgym.jobs.sft_config import SftRecipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder, RunStatus
 
 

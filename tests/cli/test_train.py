@@ -12,8 +12,8 @@ import pytest
 
 from agentgym.config import build, to_mapping
 from agentgym.errors import InfraError, UserError
-from agentgym.jobs.ending import AlreadyDoneError, TrainResult
 from agentgym.recipe import Recipe
+from agentgym.run.ending import AlreadyDoneError, TrainResult
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.yaml import read_yaml
 

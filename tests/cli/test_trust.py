@@ -13,8 +13,8 @@ from view_runs import write_step
 
 from agentgym.cli.trust import trusted
 from agentgym.errors import UserError
-from agentgym.jobs.loop_state import find_saved
 from agentgym.models.tiny import policy_path
+from agentgym.run.loop_state import find_saved
 from agentgym.runs import own
 from agentgym.runs.folder import RunFolder, RunStatus
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.jobs.pieces import BufferCalls
-from agentgym.jobs.services import RewardCalls
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rows import RowSource
 from agentgym.recipe import Recipe
 from agentgym.rl.config import LoopConfig
+from agentgym.run.pieces import BufferCalls
+from agentgym.run.services import RewardCalls
 from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
 
 ROWS = [RowSource(path="json", data_files="rows.jsonl")]

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import apply_overrides
-from agentgym.jobs.layers import finish_recipe, finish_sft
-from agentgym.jobs.places import wanted_of
-from agentgym.jobs.recipe_files import read_recipe_files
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice, as_words
@@ -19,6 +16,9 @@ from agentgym.planning.changes import Changes, alone, together
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import kv_token_gib
 from agentgym.planning.placement import Wanted, place
+from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.places import wanted_of
+from agentgym.run.recipe_files import read_recipe_files
 
 APPS = Path(__file__).parents[2] / "apps"
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym.jobs.layers import finish_recipe, finish_sft
-from agentgym.jobs.places import placement_lines, settle_places
 from agentgym.planning.copies import copy_gib
 from agentgym.planning.machine import GIB, Gpu, Machine
+from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.places import placement_lines, settle_places
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 from tests.planning.test_placement import QWEN
 

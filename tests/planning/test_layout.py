@@ -9,12 +9,12 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.jobs.layers import finish_recipe, finish_sft
-from agentgym.jobs.places import placement_lines, settle_generators, settle_places
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Gpu, Machine
+from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.places import placement_lines, settle_generators, settle_places
 from agentgym.trainer.config import TrainerConfig
 
 MODEL = architecture_of(RELEASED["Qwen/Qwen3-0.6B"], "0.6B")  # 16 heads, 8 key-value heads, 40,960 positions

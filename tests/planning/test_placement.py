@@ -10,8 +10,6 @@ from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.generators.vllm.staging import OTHERS_BYTES, SPARE_BYTES
-from agentgym.jobs.layers import finish_recipe
-from agentgym.jobs.places import placement_lines, settle_places, wanted_of
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice
@@ -20,6 +18,8 @@ from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import STAGED_OTHERS_GIB, STAGED_SPARE_GIB
 from agentgym.planning.placement import Wanted, place
 from agentgym.planning.shown import numbers
+from agentgym.run.layers import finish_recipe
+from agentgym.run.places import placement_lines, settle_places, wanted_of
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}

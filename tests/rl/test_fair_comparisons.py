@@ -14,8 +14,8 @@ from pages import ROOT
 from agentgym.components import SEAMS
 from agentgym.config import apply_overrides
 from agentgym.evals.statistics import run_difference
-from agentgym.jobs.layers import finish_recipe
 from agentgym.rl.loop import StepRecord
+from agentgym.run.layers import finish_recipe
 from agentgym.types import Episode, Group, Task
 from benchmarks import algorithms, turn_credit
 from benchmarks.algorithms import ARMS, DEFAULT, FIXED, SAME, Count, Row, Run, main, measure, read, summarize, table

@@ -11,7 +11,6 @@ from fast_clock import run_fast
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
-from agentgym.jobs.metrics import rollout_metrics
 from agentgym.policies.by_agent import AgentPlayer
 from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.rewards import Reward
@@ -20,6 +19,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.scoring import Scorer
+from agentgym.run.metrics import rollout_metrics
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Group, Outcome, Stop, Task
 

@@ -15,9 +15,9 @@ from seats import FakeSeat, said
 
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.serving import serve
 from agentgym.policies.conversation import CallRefused
 from agentgym.recipe import build_recipe
+from agentgym.run.serving import serve
 from agentgym.runs.report import PlainReporter
 from agentgym.serve.endpoint import Endpoint
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from view_runs import group, replace_wins
 
-from agentgym.jobs.behind import Behind
-from agentgym.jobs.train import TrainJob
 from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity
+from agentgym.run.behind import Behind
+from agentgym.run.train import TrainJob
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
@@ -85,7 +85,7 @@ async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(mo
     async def forget(*_: object) -> None:
         raise Stopped
 
-    monkeypatch.setattr("agentgym.jobs.train.assign_advantages", lambda *_: None)
+    monkeypatch.setattr("agentgym.run.train.assign_advantages", lambda *_: None)
     job: Any = object.__new__(TrainJob)
     job.recipe = SimpleNamespace(loop=SimpleNamespace(group_size=2, seed=0), advantage=None)
     job.loop = SimpleNamespace(began={1: 0}, position_at=lambda *_: None)

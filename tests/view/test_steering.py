@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from view_runs import write_run
 
 from agentgym.errors import UserError
-from agentgym.jobs.steering import EARLIER, THERE, Helm
+from agentgym.run.steering import EARLIER, THERE, Helm
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.steering import FILE, Steering
 

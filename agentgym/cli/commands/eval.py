@@ -194,7 +194,7 @@ def _measure(
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
     """And with --check what the server says."""
     from agentgym.data_sets import OutOfReach
-    from agentgym.jobs.gym import refuse_long_prompts
+    from agentgym.run.gym import refuse_long_prompts
 
     recipe, _, registry = finished
     folder = run_path(recipe.logging.evals_dir, name)

@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    from agentgym.jobs.lending import lend
+    from agentgym.run.lending import lend
 
     shell.goes_on()
     lend(arguments.port, arguments.monarch_port, shell.say, once=arguments.once)

@@ -17,7 +17,7 @@ from agentgym.cli.training import default_name
 from agentgym.commands.parser import Parser
 from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError
-from agentgym.jobs.clusters import Order, Pods, kubernetes_objects, skypilot_task, slurm_script
+from agentgym.run.clusters import Order, Pods, kubernetes_objects, skypilot_task, slurm_script
 from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """

@@ -23,7 +23,6 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.jobs.places import refuse_layout, unchecked, wanted_of
 from agentgym.models.resolve import model_architecture
 from agentgym.planning.lengths import Turns, as_played, decode_context
 from agentgym.planning.limit import limit_of
@@ -31,6 +30,7 @@ from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, policy_of, read_rates
 from agentgym.planning.splits import Split, best_splits
 from agentgym.recipe import Recipe
+from agentgym.run.places import refuse_layout, unchecked, wanted_of
 from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """

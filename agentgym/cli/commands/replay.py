@@ -19,8 +19,8 @@ from agentgym.runs.report import PlainReporter
 
 if TYPE_CHECKING:
     from agentgym.evals.replay import StepAgain
-    from agentgym.jobs.replay import Plan, Replay
     from agentgym.recipe import Recipe
+    from agentgym.run.replay import Plan, Replay
 
 DESCRIPTION = """
 Train a step of a run again from its saved episodes, beginning with the checkpoint before it, and compare loss, gradient
@@ -67,7 +67,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     try:
-        from agentgym.jobs.replay import plan_replay
+        from agentgym.run.replay import plan_replay
     except ModuleNotFoundError as error:
         raise explain_missing(error) from error
     if arguments.bound is not None and arguments.bound < 0:

@@ -21,7 +21,7 @@ from agentgym.commands.stopping import Stopped, run_until_stopped
 from agentgym.errors import UserError, pip_install
 
 if TYPE_CHECKING:
-    from agentgym.jobs.serving import Served
+    from agentgym.run.serving import Served
 
 DESCRIPTION = """
 Serve a checkpoint: chat completions, Responses and Anthropic's Messages, with tools and streaming, for any client.

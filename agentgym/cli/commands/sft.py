@@ -21,7 +21,7 @@ from agentgym.cli.started import start
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
-from agentgym.jobs.sft_config import SftRecipe
+from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """

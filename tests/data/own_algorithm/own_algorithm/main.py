@@ -10,10 +10,10 @@ import itertools
 import sys
 
 import agentgym
-from agentgym.jobs.services import Services
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rows import Row, RowSource
 from agentgym.recipe import Recipe
+from agentgym.run.services import Services
 from agentgym.types import Group
 from own_algorithm.algorithm import spread
 

@@ -1,0 +1,87 @@
+"""The job behind `agentgym chat`: a policy that answers, and an environment's tasks to play with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from agentgym.hooks import PluginRegistry
+from agentgym.models.resolve import resolve_model
+from agentgym.policies.by_hand import Table
+from agentgym.policies.conversation import Seat
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import served_name
+from agentgym.policies.outside.seat import ServedSeat
+from agentgym.recipe import Recipe
+from agentgym.rollout.activity import Activity
+from agentgym.rollout.environments import build_environment
+from agentgym.rollout.sandboxes import choose_sandbox
+from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import drawn
+from agentgym.run.gym import open_renderer
+from agentgym.run.outside import open_policy
+from agentgym.runs.report import Reporter
+from agentgym.types import Split, Task
+
+MAX_TASKS = 1024  # of a split that can be chosen from; it may be endless
+PREFIX = "agentgym-chat-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """tasks: of one split, in its order."""
+
+    table: Table
+    tasks: Sequence[Task]
+
+
+@asynccontextmanager
+async def opened_seat(recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[Seat]:
+    """The policy of the recipe, here or behind a server. Raises UserError for one that is not there."""
+    async with AsyncExitStack() as stack:
+        if served_name(recipe.model.path) is not None:
+            policy = open_policy(recipe, AnswerCache(None, recipe.policy.url), reporter)
+            stack.push_async_callback(policy.server.close)
+            reporter.note(await policy.check())
+            yield ServedSeat(policy, recipe.rollout.max_turn_tokens)
+            return
+        from agentgym.policies.free_seat import FreeSeat
+        from agentgym.run.generation import started_generators
+
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
+        path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
+        renderer = open_renderer(recipe.model, path, registry)
+        generators = started_generators(
+            recipe, path, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
+        )
+        generator = await stack.enter_async_context(generators)
+        yield FreeSeat(renderer, generator, max_tokens=recipe.generator.max_model_len)
+
+
+@asynccontextmanager
+async def opened_table(
+    recipe: Recipe, seat: Seat, registry: PluginRegistry, reporter: Reporter, split: Split
+) -> AsyncIterator[Played]:
+    """The recipe's environment with its sandbox, if some task needs one. Raises UserError."""
+    environment = build_environment(registry, recipe.env.name, recipe.env.options)
+    tasks = list(islice(drawn(environment, split), MAX_TASKS))
+    async with AsyncExitStack() as stack:
+        scorer = await stack.enter_async_context(Scorer.of(environment, registry, recipe.rewards))
+        sandbox = await choose_sandbox(recipe.sandbox.name, recipe.sandbox.options, tasks, registry, reporter.note)
+        if sandbox is not None:
+            reporter.phase(f"starting the {sandbox.name} sandbox")
+            await sandbox.start()
+            stack.push_async_callback(sandbox.close)
+        table = Table(
+            environment=environment,
+            scorer=scorer,
+            config=recipe.rollout,
+            sandbox=sandbox,
+            seat=seat,
+            greedy=recipe.eval.greedy,
+        )
+        yield Played(table=table, tasks=tasks)

@@ -1,0 +1,175 @@
+"""A recipe's processes on the GPUs of a machine: planned, checked, and written into the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from agentgym.errors import UserError
+from agentgym.models.architecture import Architecture
+from agentgym.models.device import pick_device, why_no_gpu
+from agentgym.planning.accumulation import sparing
+from agentgym.planning.advice import advice, check
+from agentgym.planning.copies import no_room
+from agentgym.planning.layout import refuse_impossible
+from agentgym.planning.machine import Machine, this_machine
+from agentgym.planning.placement import Placement, Wanted, place
+from agentgym.recipe import Recipe
+from agentgym.run.free_gpus import refuse_taken_gpus
+from agentgym.run.sft_config import SftRecipe
+from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
+
+R = TypeVar("R", Recipe, SftRecipe)
+
+
+def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
+    """What the recipe asks for. In fine-tuning generators play before and after the training, not during it."""
+    if isinstance(recipe, SftRecipe):
+        plays = bool(recipe.env.name) and recipe.eval.at_end
+        return Wanted(
+            model=model,
+            trainer=recipe.trainer,
+            generator=recipe.generator if plays else None,
+            together=False,
+            batch_tokens=recipe.sft.batch_size * recipe.trainer.seq_len,
+        )
+    loop, store = recipe.loop, recipe.weights.store
+    return Wanted(
+        model=model,
+        trainer=recipe.trainer,
+        generator=recipe.generator,
+        reference=recipe.needs_reference_model,
+        batch_tokens=loop.groups_per_step * loop.group_size * recipe.rollout.max_episode_tokens,
+        gpu_versions=recipe.weights.keep if store.gpu_memory else 0,
+        host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,
+        mapped=isinstance(store, CudaIpcConfig),
+    )
+
+
+def refuse_layout(recipe: Recipe | SftRecipe, model: Architecture | None) -> None:
+    """Raises UserError for what the recipe asks for and no machine could do. model: None where it is not known."""
+    plays = not isinstance(recipe, SftRecipe) or (bool(recipe.env.name) and recipe.eval.at_end)
+    generator = recipe.generator if plays else None
+    refuse_impossible(model, recipe.trainer, generator, episode_tokens=recipe.rollout.max_episode_tokens)
+
+
+def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], machine: Machine | None = None) -> R:
+    """The recipe with its GPUs chosen, on this machine unless another is given; what is worth knowing goes to `note`.
+
+    Raises UserError where it does not fit, with the numbers and what would.
+    """
+    refuse_layout(recipe, model)
+    if machine is None and recipe.launcher.transport():
+        return recipe  # each host gives out its own GPUs
+    wanted = wanted_of(recipe, model)
+    if machine is None:
+        _check_devices(wanted)
+    placement = place(wanted, machine or this_machine())
+    if recipe.trainer.check_memory or not placement.seats:
+        check(wanted, placement)
+    if recipe.trainer.check_memory and machine is None:
+        planned, placement = placement, beside_others(wanted, placement)
+        if placement.seats != planned.seats:
+            note(
+                "shared       others hold memory of these GPUs: trainer.gather_weights is "
+                f"{placement.gather_weights}, trainer.reduce_gradients {placement.reduce_gradients}"
+            )
+    standing = stands_still(recipe, model, placement)
+    for text in placement.notes + unchecked(placement) + standing:
+        note(text)
+    if standing and isinstance(recipe, SftRecipe):
+        recipe = replace(recipe, sft=replace(recipe.sft, checkpoint_in_background=False))
+    elif standing and isinstance(recipe, Recipe):
+        recipe = replace(recipe, loop=replace(recipe.loop, checkpoint_in_background=False))
+    return on_gpus(recipe, placement)
+
+
+def beside_others(wanted: Wanted, placement: Placement) -> Placement:
+    """As planned, or without what `auto` took for speed, where others hold memory of these GPUs.
+
+    Raises UserError where that is too little, too.
+    """
+    try:
+        refuse_taken_gpus(placement, spare=True)
+    except UserError:
+        placement = place(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
+        refuse_taken_gpus(placement, wait_s=0.0)
+    return placement
+
+
+def stands_still(recipe: Recipe | SftRecipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
+    """Why checkpoints are not written in the background, although the recipe says so; empty where they are."""
+    saves = recipe.sft if isinstance(recipe, SftRecipe) else recipe.loop
+    if not saves.checkpoint_in_background or not saves.checkpoint_every or not recipe.trainer.check_memory:
+        return ()
+    text = no_room(model, recipe.trainer, placement.seats, placement.machine)
+    return (text,) if text else ()
+
+
+def on_gpus(recipe: R, placement: Placement) -> R:
+    trainer = replace(
+        recipe.trainer,
+        gpus=placement.trainer_gpus or recipe.trainer.gpus,
+        reduce_gradients=placement.reduce_gradients or recipe.trainer.reduce_gradients,
+        gather_weights=placement.gather_weights or recipe.trainer.gather_weights,
+    )
+    generator = recipe.generator
+    if len(placement.generator_gpus) == generator.most_replicas * generator.engine.gpus_per_replica:
+        generator = replace(generator, gpus=placement.generator_gpus)
+    return replace(recipe, trainer=trainer, generator=generator)
+
+
+def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
+    """As `settle_places`, for generators alone. model: None is one whose memory cannot be estimated."""
+    refuse_impossible(model, None, recipe.generator)
+    if model is None or recipe.launcher.transport():
+        return recipe
+    wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
+    _check_devices(wanted)
+    placement = place(wanted, this_machine())
+    if recipe.trainer.check_memory or not placement.seats:
+        check(wanted, placement)
+    if recipe.trainer.check_memory:
+        refuse_taken_gpus(placement)
+    return on_gpus(recipe, placement)
+
+
+def placement_lines(
+    recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine, unknown: str = ""
+) -> list[str]:
+    """For a dry run. unknown: why there is no model. Raises UserError for a machine on which it does not fit."""
+    refuse_layout(recipe, model)
+    if model is None:
+        return [f"memory       not estimated: {unknown}"]
+    wanted = wanted_of(recipe, model)
+    devices = {recipe.trainer.device, recipe.generator.device}
+    if not machine.gpus and "cuda" in devices:
+        why = f" ({reason})" if (reason := why_no_gpu()) else ""
+        return [f"machine      this one has no GPU{why}; --gpus N --gpu-memory GIB shows the placement on another"]
+    if not machine.gpus:
+        _check_devices(wanted)
+    placement = place(wanted, machine)
+    if not placement.seats:
+        check(wanted, placement)
+    if placement.fits:
+        return [*placement.lines(), *stands_still(recipe, model, placement)]
+    if not recipe.trainer.check_memory:
+        return [*placement.lines(), *unchecked(placement)]
+    lines = [f"  {line}" for line in [*placement.lines(), *placement.problems]]
+    raise UserError(
+        "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
+    )
+
+
+def unchecked(placement: Placement) -> tuple[str, ...]:
+    """What is wrong with a placement that is taken all the same."""
+    return tuple(f"unchecked    trainer.check_memory is false, and {problem}" for problem in placement.problems)
+
+
+def _check_devices(wanted: Wanted) -> None:
+    """Raises UserError for a GPU that is asked for, or there, and can't be used."""
+    if wanted.trainer is not None:
+        pick_device(wanted.trainer.device, "trainer")
+    if wanted.generator is not None:
+        pick_device(wanted.generator.device, "generator")

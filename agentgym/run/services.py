@@ -1,0 +1,333 @@
+"""The services of a run, for a loop of one's own: what samples, plays, scores, trains, and moves weights.
+
+Each is called by its methods: `await services.trainer.train_step(groups)`. `Call` has the other ways of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult
+from agentgym.generators.select import settle_engine
+from agentgym.hooks import PluginRegistry
+from agentgym.loops.pieces import Pieces
+from agentgym.loops.rewards import RewardService
+from agentgym.models.architecture import read_architecture
+from agentgym.models.resolve import resolve_model
+from agentgym.recipe import Recipe
+from agentgym.rl.advantages import assign_advantages
+from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import TaskStream
+from agentgym.run.calls import Call
+from agentgym.run.checkpoints import CheckpointWriter
+from agentgym.run.credit import find_teacher
+from agentgym.run.ending import checkpoint_name
+from agentgym.run.engines import EngineRoom, Engines
+from agentgym.run.generator_calls import GeneratorCalls, Said
+from agentgym.run.gym import Gym, check_sampling
+from agentgym.run.loop_state import LoopState, find_saved, pickled, save_loop
+from agentgym.run.measure import measure
+from agentgym.run.metrics import StepClock, group_counts, rollout_metrics
+from agentgym.run.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
+from agentgym.run.places import settle_places
+from agentgym.run.playing import DatasetCalls, EnvironmentCalls
+from agentgym.run.sinks import Sinks
+from agentgym.runs.checkpoints import drop_undone, prune
+from agentgym.runs.evaluations import read_record
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import Reporter
+from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.checkpoint import check_adapters
+from agentgym.trainer.journal import Journal
+from agentgym.trainer.keeper import TrainerKeeper
+from agentgym.trainer.learner import TitanLearner
+from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
+from agentgym.types import CUT, Episode, Group, Json, Outcome, Sample, Task, Turn
+
+
+class RewardCalls:
+    """The recipe's rewards, for episodes that were not played here; `environment` scores its own.
+
+    evaluate_response(prompt, response, target): the mean of the reward functions that were asked for.
+    """
+
+    def __init__(self, scorer: Scorer, responses: RewardService | None) -> None:
+        self._responses = responses
+        self.score = Call(scorer.score)
+        self.score_group = Call(scorer.score_group)
+        self.evaluate_response = Call(self._evaluate)
+
+    async def _evaluate(self, prompt: str, response: str, target: str) -> float:
+        if self._responses is None:
+            raise UserError(
+                "no functions score a response: agentgym.services(recipe, pieces=Pieces(reward_functions=[...]))"
+            )
+        return await self._responses.evaluate_response(prompt, response, target)
+
+
+class ReferenceCalls:
+    """The policy as it was at the start: forward(samples) gives each token's log-probability, [L] a sample."""
+
+    def __init__(self, model: ReferenceModel | BaseOfTrainer) -> None:
+        self.forward = Call(model.forward)
+
+
+class TrainerCalls:
+    """The trainer. train_step takes groups, and asks reference, teacher and critic where loss or advantage need them.
+
+    Those who do that themselves give samples to forward_backward, which adds their gradient, and call optimizer_step.
+    A trainer that dies comes back as long as all steps were made by train_step.
+    """
+
+    def __init__(self, learner: TitanLearner, client: TrainerKeeper, checkpoints: CheckpointWriter) -> None:
+        self._learner, self._client, self._checkpoints = learner, client, checkpoints
+        self.train_step = Call(self._train_step)
+        self.push_weights = Call(learner.publish)
+        self.forward_backward = Call(self._forward_backward)
+        self.optimizer_step = Call(self._optimizer_step)
+        self.clear_gradients = Call(self._clear_gradients)
+        self.logprobs = Call(self._logprobs)
+        self.get_status = Call(self._status)
+
+    async def _train_step(self, groups: list[Group]) -> dict[str, float]:
+        metrics = await self._learner.step(groups)
+        await self._checkpoints.settle()
+        return metrics
+
+    async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
+        return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
+
+    async def _optimizer_step(self) -> dict[str, float]:
+        return await self._client.call_unrecorded(TitanTrainer.optimizer_step)
+
+    async def _clear_gradients(self) -> None:
+        await self._client.call_unrecorded(TitanTrainer.clear_gradients)
+
+    async def _logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
+        return await self._client.call(TitanTrainer.logprobs, samples, trained_only)
+
+    async def _status(self) -> TrainerStatus:
+        return await self._client.call(TitanTrainer.get_status)
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """What a loop is made of. All of them hold version 0 of the weights.
+
+    reference: None where the loss needs none. rows: None where no data sets were asked for.
+    """
+
+    recipe: Recipe
+    folder: RunFolder
+    reporter: Reporter
+    model_path: Path
+    gym: Gym
+    engines: Engines
+    dataset: DatasetCalls
+    environment: EnvironmentCalls
+    rewards: RewardCalls
+    generator: GeneratorCalls
+    trainer: TrainerCalls
+    reference: ReferenceCalls | None
+    replay_buffer: BufferCalls
+    rows: RowCalls | None
+    checkpoints: CheckpointWriter
+    sinks: Sinks
+    _clock: StepClock = field(init=False)
+    _loaded: int = -1  # the step that the loop went on from
+
+    def __post_init__(self) -> None:
+        self._clock = StepClock(self.gym.activity)
+
+    @classmethod
+    def of(
+        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom, sinks: Sinks
+    ) -> Services:
+        slots, sampler = recipe.loop.num_slots, recipe.task_sampler
+
+        def stream(start: int, state: Json) -> TaskStream:
+            return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
+
+        dataset = DatasetCalls(stream, in_flight=slots)
+        checkpoints = CheckpointWriter(
+            folder=room.folder,
+            trainer=engines.trainer,
+            activity=gym.activity,
+            note=room.reporter.note,
+            reference=engines.reference,
+        )
+        return cls(
+            recipe=recipe,
+            folder=room.folder,
+            reporter=room.reporter,
+            model_path=room.model_path,
+            gym=gym,
+            engines=engines,
+            dataset=dataset,
+            environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
+            rewards=RewardCalls(gym.scorer, pieces.responses),
+            generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
+            trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints),
+            reference=None if engines.reference is None else ReferenceCalls(engines.reference),
+            replay_buffer=pieces.buffer,
+            rows=pieces.rows,
+            checkpoints=checkpoints,
+            sinks=sinks,
+        )
+
+    def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
+        """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained.
+
+        One that a limit cut keeps its reward, and is not trained on where the recipe says `rollout.cut_turns: mask`.
+        """
+        task = Task(task_id=f"group/{group_id}", prompt=())
+        episodes = []
+        for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
+            episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
+            prompt = self.gym.renderer.text(one.prompt_ids)
+            episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
+            masked = one.stop in CUT and self.recipe.rollout.cut_turns == "mask"
+            episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
+            episode.rewards, episode.reward = {"reward": reward}, reward
+            episodes.append(episode)
+        version = min(episode.min_version for episode in episodes)
+        group = Group(group_id=group_id, task=task, start_version=version, episodes=episodes)
+        assign_advantages(group, self.recipe.advantage)
+        return group
+
+    def record(
+        self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], skipped: Sequence[Group] = ()
+    ) -> None:
+        """Into the run's folder, to `logging.sinks`, and shown: metrics, and the episodes of this step.
+
+        skipped: those that were played for it and not trained. The sinks are fed in a thread; what one raises is raised
+        here at a later step, or at the end.
+
+        Times are since the last call, the first since the services started; see StepClock.
+        """
+        played = [episode for group in [*groups, *skipped] for episode in group.episodes]
+        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.checkpoints.metrics()}
+        found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
+        self.folder.append_metrics(step, found)
+        self.sinks.log(step, found, groups)
+        if self.recipe.logging.save_episodes:
+            self.folder.save_groups(step, groups, skipped)
+        self.reporter.step(step, self.recipe.loop.steps, found)
+
+    async def evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
+        """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder.
+
+        Up to the step that `load` went on from it is what the folder has. Raises UserError where that is nothing.
+        """
+        known = read_record(self.folder, step).get("result") if step <= self._loaded else None
+        if isinstance(known, Mapping):
+            return EvalResult.from_mapping(known)
+        if step < self._loaded:
+            raise UserError(f"{self.folder.path} has no measure of the weights after step {step}, which are gone")
+        engines, name = self.engines, checkpoint_name(step)
+        return await measure(
+            self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
+        )
+
+    async def save(self, step: int, *, next_task: int | None = None, wait: bool = True) -> Path:
+        """A checkpoint that `load` goes on from and `agentgym eval` reads, named by the loop's own step.
+
+        It keeps the trainer, the position in the tasks, the replay buffer and the rows. next_task: the first task that
+        no step has taken, for a loop that samples ahead; by default all that were sampled are done. Returns its folder.
+
+        wait: until it is whole. Else it is copied, and written while the loop goes on: it is whole after one of the
+        next train_step, at the next save, or when the services end.
+        """
+        await self.checkpoints.wait()
+        target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
+        state = LoopState(
+            optimizer_steps=(await self.trainer.get_status()).step,
+            dataset=self.dataset.state_dict(next_task),
+            replay_buffer=await self.replay_buffer.state_dict(),
+            rows=None if self.rows is None else await self.rows.state_dict(),
+        )
+        kept, made = pickled(state), trainer.step  # by its count: a loop may leave steps out
+
+        def count() -> None:
+            save_loop(target, kept)
+            trainer.saved(made, target / "trainer")
+            prune(self.folder, self.recipe.loop.keep_checkpoints)
+
+        if wait:
+            await self.checkpoints.write(step)
+            count()
+        else:
+            await self.checkpoints.begin_write(step, count)
+        return target
+
+    async def load(self, step: int | None = None) -> int:
+        """Go on where `save` was, before the first step: all that it kept, with its weights in the generators.
+
+        step: of the checkpoint; the newest whole one of the run's folder otherwise. What later steps left there is
+        removed. Returns the step, 0 for a run without checkpoints.
+        """
+        trainer, reference = self.engines.trainer, self.engines.reference
+        if made := (await self.trainer.get_status()).step:
+            raise UserError(f"services.load comes before the first step, and this loop has made {made}")
+        found = find_saved(self.folder, step, self.model_path, self.reporter.note)
+        if found is None:
+            drop_undone(self.folder, -1)
+            return 0
+        step, state = found
+        saved = self.folder.checkpoint_dir(step)
+        check_adapters(str(saved / "trainer"), self.recipe.trainer.lora)
+        self.dataset.load_state_dict(state.dataset)
+        await self.replay_buffer.load_state_dict(state.replay_buffer)
+        if self.rows is not None and state.rows is not None:
+            await self.rows.load_state_dict(state.rows)
+        elif self.rows is not None or state.rows is not None:
+            raise UserError(f"only one of this loop and the checkpoint of step {step} has rows: give the same pieces")
+        trainer.journal.clear()  # of an earlier process
+        await trainer.resume(state.optimizer_steps, saved / "trainer", until=state.optimizer_steps)
+        if isinstance(reference, ReferenceModel) and reference.moves:
+            await reference.start_from(saved / "reference")
+        drop_undone(self.folder, step)
+        if step:  # version 0 is what they began with
+            await trainer.push_weights(step)
+            await self.engines.generator.update_weights(step)
+        self._loaded = step
+        return step
+
+
+@asynccontextmanager
+async def opened(
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, pieces: Pieces
+) -> AsyncIterator[Services]:
+    """Start them all; on any end they are gone when this returns. folder: of the run, open for writing.
+
+    Raises UserError before anything is started for what the user must fix; InfraError for what broke.
+    """
+    model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
+    engine = settle_engine(recipe.generator, str(model_path), reporter.note)
+    recipe = settle_places(replace(recipe, generator=engine), read_architecture(model_path), reporter.note)
+    teacher = find_teacher(recipe, model_path, folder.path)
+    check_sampling(recipe)
+    buffer = BufferCalls.of(recipe, pieces)
+    async with AsyncExitStack() as stack:
+        gym = await Gym.open(recipe, model_path, registry, reporter, training=True)
+        stack.push_async_callback(gym.close)
+        sinks = await stack.enter_async_context(Sinks.opened(recipe, folder, registry))
+        room = EngineRoom(
+            recipe=recipe,
+            folder=folder,
+            reporter=reporter,
+            gym=gym,
+            stack=stack,
+            model_path=model_path,
+            journal=Journal(folder.path / "journal"),
+            teacher=teacher,
+        )
+        engines = await room.start()
+        started = await start_pieces(pieces, buffer, stack)
+        services = Services.of(engines, started, gym, recipe, room, sinks)
+        yield services
+        await services.checkpoints.finish()

@@ -1,0 +1,60 @@
+"""What a job checks and says before it starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_templates import REAL
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.models.tiny import policy_path
+from agentgym.run.gym import Gym
+
+ENVIRONMENT = f"env.name={Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
+
+
+@pytest.mark.parametrize(("turns", "lines"), [(1, 0), (3, 1)])
+async def test_a_template_that_drops_thoughts_is_named_in_one_line_where_there_are_several_turns(
+    lab, tmp_path, turns, lines
+):
+    template = tmp_path / "qwen3.jinja"
+    template.write_text(REAL["qwen3"], encoding="utf-8")
+    reporter = lab.reporter()
+    recipe = lab.recipe(ENVIRONMENT, f"model.chat_template={template}", f"rollout.max_turns={turns}")
+    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), reporter)
+    await gym.close()
+    assert len(reporter.notes) == lines
+    assert all("drops the thoughts of earlier turns" in note for note in reporter.notes)
+
+
+SOME_WITH_RULES = """
+from agentgym import Environment, Task
+
+class Mixed(Environment):
+    rewards = {"success": 1.0}
+    max_turns = 2
+
+    def tasks(self, split, seed=0):
+        for n in range(split == "test", 40, 2):
+            rules = ({"role": "system", "content": "rules"},) if n == 20 else ()
+            yield Task(task_id=str(n), prompt=(*rules, {"role": "user", "content": "hi"}), split=split)
+"""
+
+
+async def test_a_template_is_proven_for_each_shape_of_the_first_tasks(lab, tmp_path):
+    (tmp_path / "mixed.py").write_text(SOME_WITH_RULES)
+    (tmp_path / "mistral.jinja").write_text(REAL["mistral_v3_tekken"], encoding="utf-8")
+    recipe = lab.recipe(f"env.name={tmp_path}/mixed.py:Mixed", f"model.chat_template={tmp_path}/mistral.jinja")
+    with pytest.raises(UserError, match="rewrites history"):
+        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())
+
+
+async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab):
+    faulty = Path(__file__).parents[1] / "data" / "faulty"
+    recipe = lab.recipe(f"env.name={faulty / 'sums.py'}:TestOnly")
+    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter(), training=False)
+    await gym.close()
+    with pytest.raises(UserError, match="train on sums"):
+        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())

@@ -1,0 +1,327 @@
+"""A step that is trained again gives the figures that were recorded, bit for bit, and others where anything differs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.actors.endpoint import method_name
+from agentgym.cli.jobs import Jobs, JobShell
+from agentgym.cli.main import main
+from agentgym.config import apply_overrides, to_mapping
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.models.tiny import policy_path
+from agentgym.recipe import Recipe, build_recipe
+from agentgym.rl.loop import Position, StepRecord, oldest_version
+from agentgym.rl.samples import group_samples
+from agentgym.rollout.activity import Activity
+from agentgym.run.metrics import StepMeter
+from agentgym.run.replay import Replay, plan_replay, replay
+from agentgym.run.train import train
+from agentgym.runs.checkpoints import save_position
+from agentgym.runs.files import read_json_lines, write_json_lines
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.starts import record_start, start_of
+from agentgym.trainer.learner import TitanLearner
+from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Stop, Task, Turn, VersionSpan
+
+STEPS = 4
+
+
+class LocalTrainer:
+    """A trainer's engine in this process, called as its processes are."""
+
+    def __init__(self, recipe: Recipe, model_path: str, folder: Path) -> None:
+        from agentgym.trainer.engine import TitanEngine
+        from agentgym.trainer.setup import TrainerSetup
+
+        self.engine = TitanEngine(
+            TrainerSetup(
+                model_path=model_path,
+                trainer=recipe.trainer,
+                optimizer=recipe.optimizer,
+                loss=recipe.loss,
+                total_steps=recipe.loop.steps,
+                folder=str(folder / "titan"),
+            )
+        )
+
+    async def call(self, method: object, *args: object) -> object:
+        name = method_name(method)
+        if name == "hold_version":
+            (self.engine.version,) = args
+            return None
+        return getattr(self.engine, {"get_machine": "describe_machine"}.get(name, name))(*args)
+
+    async def train_step(self, samples: list[Sample]) -> dict[str, float]:
+        return self.engine.train_step(samples)
+
+
+@asynccontextmanager
+async def in_process(recipe, model_path, scratch, reporter) -> AsyncIterator[tuple[LocalTrainer, TitanLearner]]:
+    trainer = LocalTrainer(recipe, model_path, scratch)
+    try:
+        yield trainer, TitanLearner(trainer=trainer, reference=None, activity=Activity())
+    finally:
+        trainer.engine.close()
+
+
+def draw_groups(step: int, *, skipped: bool = False) -> list[Group]:
+    draw = random.Random(f"{step} {skipped}")
+    groups = []
+    for number in range(2):
+        task = Task(task_id=f"t{number}", prompt=({"role": "user", "content": "?"},))
+        rewards = [0.5] * 4 if skipped else [0.0, 1.0, 1.0, float(number)]
+        episodes = [draw_episode(draw, f"e{step}-{number}-{n}", task, step, reward) for n, reward in enumerate(rewards)]
+        mean = sum(rewards) / 4
+        groups.append(
+            Group(
+                group_id=4 * step + 2 * (not skipped) + number,
+                task=task,
+                start_version=step - 1,
+                episodes=episodes,
+                advantages=[reward - mean for reward in rewards],
+            )
+        )
+    return groups
+
+
+def draw_episode(draw: random.Random, name: str, task: Task, step: int, reward: float) -> Episode:
+    length = draw.randint(3, 20)
+    turn = Turn(
+        prompt_ids=tuple(draw.randrange(5, 200) for _ in range(8)),
+        completion_ids=tuple(draw.randrange(5, 200) for _ in range(length)),
+        logprobs=tuple(-draw.uniform(0.5, 6.0) for _ in range(length)),
+        versions=(VersionSpan(version=step - 1, start=0, end=length),),
+        finish_reason=FinishReason.STOP,
+    )
+    made = {"outcome": Outcome.SCORED, "stop": Stop.DONE, "info": {"success": reward == 1.0}}
+    return Episode(episode_id=name, task=task, seed=0, turns=[turn], reward=reward, rewards={"success": reward}, **made)
+
+
+def sampled_by(trainer: LocalTrainer, groups: list[Group], draw: random.Random) -> None:
+    """Give the tokens log-probabilities near the trainer's, so that few are clipped."""
+    samples = group_samples(groups)
+    episodes = [episode for group in groups for episode, _ in group.trained()]
+    for episode, found in zip(episodes, trainer.engine.logprobs(samples), strict=True):
+        [turn] = episode.turns
+        near = tuple(value + draw.uniform(-0.1, 0.1) for value in found[len(turn.prompt_ids) :])
+        episode.turns = [replace(turn, logprobs=near)]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    given = {"loop": {"steps": STEPS, "groups_per_step": 2, "group_size": 4}, "env": {"name": "code_exec"}}
+    return build_recipe(
+        apply_overrides(given, ["optimizer.lr=0.001", "trainer.device=cpu", "advantage.name=mean_only"])
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> RunFolder:
+    """As the loop leaves a run: metrics, groups, checkpoints at steps 0 and 2."""
+    path = tmp_path_factory.mktemp("runs")
+
+    async def make() -> RunFolder:
+        with RunFolder.create(path, "one") as folder:
+            folder.save_config(to_mapping(recipe))
+            trainer, meter = (
+                LocalTrainer(recipe, str(policy_path()), path),
+                StepMeter(activity=Activity(), tokens_before=0),
+            )
+            record_start(folder, step=0, config=to_mapping(recipe), machine=trainer.engine.describe_machine())
+            save(folder, trainer, 0)
+            for step in range(1, STEPS + 1):
+                trainer.engine.version = step - 1
+                groups, skipped = draw_groups(step), draw_groups(step, skipped=True)
+                sampled_by(trainer, groups, random.Random(step))
+                learner = TitanLearner(trainer=trainer, reference=None, activity=Activity())
+                record = StepRecord(
+                    step=step,
+                    groups=groups,
+                    skipped=skipped,
+                    staleness=[step - 1 - oldest_version(group) for group in groups],
+                    next_group=4 * step + 4,
+                    metrics=await learner.step(groups),
+                )
+                folder.append_metrics(step, meter.read(record, {"generator/tokens_total": 5.0}, {}))
+                folder.save_groups(step, groups, skipped)
+                if step == 2:
+                    save(folder, trainer, 2)
+            trainer.engine.close()
+            return folder
+
+    return asyncio.run(make())
+
+
+def save(folder: RunFolder, trainer: LocalTrainer, step: int) -> None:
+    trainer.engine.save(str(folder.checkpoint_dir(step) / "trainer"))
+    (folder.checkpoint_dir(step) / "hf").mkdir()
+    save_position(folder, step, asdict(Position(step=step)))
+
+
+def again(folder: RunFolder, recipe: Recipe, step: int, lab, from_step: int | None = None, **settings) -> Replay:
+    plan = plan_replay(folder, step, from_step)
+    registry = PluginRegistry.discover()
+    return asyncio.run(replay(plan, recipe, lab.reporter(), registry=registry, open_trainer=in_process, **settings))
+
+
+def test_every_step_is_equal_bit_for_bit_from_any_checkpoint_before_it(trained: RunFolder, recipe: Recipe, lab) -> None:
+    found = again(trained, recipe, STEPS, lab, from_step=0)
+    assert [step.step for step in found.steps] == [1, 2, 3, 4]
+    assert found.is_equal and found.holds and found.same_machine and found.bound == 0
+    keys = {figure.key for figure in found.steps[-1].figures}
+    assert {"train/loss", "train/grad_norm", "train/lr", "rollout/reward_mean", "loop/skipped_groups"} <= keys
+    assert not [key for key in keys if key.startswith(("time/", "train/time/", "generator/"))]
+    nearest = again(trained, recipe, STEPS, lab)
+    assert nearest.plan.checkpoint == 2 and [step.step for step in nearest.steps] == [3, 4] and nearest.is_equal
+
+
+@pytest.fixture
+def altered(trained: RunFolder, tmp_path: Path) -> Iterator[RunFolder]:
+    """A copy to damage."""
+    import shutil
+
+    shutil.copytree(trained.path, tmp_path / "copy")
+    return RunFolder.open(tmp_path / "copy")
+
+
+def alter_first_episode(folder: RunFolder, step: int, **changes: object) -> None:
+    path = folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
+    first, *others = read_json_lines(path)
+    turn = {**first["episode"]["turns"][0], **changes.pop("turn", {})}
+    episode = {**first["episode"], "turns": [turn]}
+    write_json_lines(path, [{**first, **changes, "episode": episode}, *others])
+
+
+@pytest.mark.parametrize("what", ["logprob", "advantage", "token", "order"])
+def test_anything_that_was_different_shows(altered: RunFolder, recipe: Recipe, lab, what: str) -> None:
+    path = altered.path / "episodes" / "step-000003.jsonl.gz"
+    first, *others = read_json_lines(path)
+    turn = first["episode"]["turns"][0]
+    if what == "logprob":
+        alter_first_episode(altered, 3, turn={"logprobs": [turn["logprobs"][0] + 1e-3, *turn["logprobs"][1:]]})
+    elif what == "advantage":
+        alter_first_episode(altered, 3, advantage=first["advantage"] + 1e-3)
+    elif what == "token":
+        alter_first_episode(altered, 3, turn={"completion_ids": [7, *turn["completion_ids"][1:]]})
+    else:  # of the batch: sums of floats in another order
+        write_json_lines(path, [*others[3:7], first, *others[:3], *others[7:]])
+    found = again(altered, recipe, 4, lab)
+    assert not found.steps[0].is_equal, "the step itself"
+    assert not found.steps[1].is_equal, "and the next, whose weights differ"
+    assert not found.holds, "on the run's own machine nothing may differ"
+    if what == "order":
+        assert all(figure.error < 1e-3 for step in found.steps for figure in step.figures)
+
+
+def test_another_machine_may_differ_by_rounding_and_is_named(altered: RunFolder, recipe: Recipe, lab) -> None:
+    [start] = read_json_lines(altered.path / "starts.jsonl")
+    (altered.path / "starts.jsonl").write_text(json.dumps({**start, "machine": {**start["machine"], "torch": "2.9"}}))
+    rows = list(read_json_lines(altered.path / "metrics.jsonl"))
+    rows[3]["train/loss"] += 1e-6
+    (altered.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = again(altered, recipe, 4, lab)
+    assert not found.same_machine and found.bound == 1e-3 and found.holds and not found.is_equal
+    strict = again(altered, recipe, 4, lab, bound=0.0)
+    assert not strict.holds and [one.key for one in strict.steps[-1].beyond(0.0)] == ["train/loss"]
+    rows[3]["rollout/reward_mean"] += 1e-9  # counted, not computed: no machine changes it
+    (altered.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert not again(altered, recipe, 4, lab).holds
+
+
+def test_another_loss_or_advantage_is_shown_beside_from_the_same_weights(
+    trained: RunFolder, recipe: Recipe, lab
+) -> None:
+    def changed(*overrides: str) -> Replay:
+        other = build_recipe(apply_overrides(to_mapping(recipe), overrides))
+        found = again(trained, recipe, 4, lab, changed=other)
+        assert found.is_equal, "what was recorded is compared as without it"
+        assert found.changed is not None
+        return found
+
+    same = changed("loss.clip_low=0.2")
+    recorded = {one.key: one.again for one in same.steps[-1].figures}
+    assert {key: same.changed[key] for key in recorded} == recorded, "the same settings give the same figures"
+    other = changed("loss.clip_low=0.01").changed
+    assert (
+        other["train/clip_share"] > recorded["train/clip_share"] and other["train/entropy"] == recorded["train/entropy"]
+    )
+    scaled = changed("advantage.name=std_normalized").changed
+    assert scaled["train/grad_norm"] != recorded["train/grad_norm"]
+    assert scaled["train/mismatch_kl"] == recorded["train/mismatch_kl"], "from the same weights"
+
+
+def test_what_is_missing_is_named(altered: RunFolder, recipe: Recipe) -> None:
+    with pytest.raises(UserError, match="no figures of step 9; finished are: steps 1 to 4"):
+        plan_replay(altered, 9)
+    with pytest.raises(UserError, match="--from-step: no checkpoint of step 3 before step 4"):
+        plan_replay(altered, 4, 3)
+    (altered.path / "episodes" / "step-000003.jsonl.gz").unlink()
+    with pytest.raises(UserError, match=r"checkpoint before it is of step 2, and no episodes are saved of step\(s\) 3"):
+        plan_replay(altered, 4)
+    assert plan_replay(altered, 2).checkpoint == 0
+    for step in (0, 2):
+        (altered.checkpoint_dir(step) / "position.json").unlink()
+    with pytest.raises(UserError, match="no finished checkpoint before it"):
+        plan_replay(altered, 4)
+    altered.save_config({"sft": {}})
+    with pytest.raises(UserError, match="run of `agentgym sft`"):
+        plan_replay(altered, 4)
+
+
+def test_a_step_belongs_to_the_start_that_trained_it(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "one") as run:
+        run.save_config({"loop": {"steps": 1}})
+        assert start_of(run, 3).config == {"loop": {"steps": 1}} and not start_of(run, 3).machine, "an older version's"
+        for step, lr in ((0, 1.0), (40, 2.0), (20, 3.0)):  # the last one undid the steps from 21 on
+            record_start(run, step=step, config={"optimizer": {"lr": lr}}, machine={"device": "cpu"})
+        starts = {step: start_of(run, step).config["optimizer"]["lr"] for step in (1, 20, 21, 40, 41, 90)}
+        assert starts == {1: 1.0, 20: 1.0, 21: 3.0, 40: 3.0, 41: 3.0, 90: 3.0}
+
+
+class JobsHere(Jobs):
+    """Trains again in this process."""
+
+    async def replay(self, plan, recipe, reporter, **settings):
+        return await replay(plan, recipe, reporter, open_trainer=in_process, **settings)
+
+
+def command(folder: RunFolder, jobs: type[Jobs], *words: str) -> tuple[int, str]:
+    """How `agentgym replay` ends, and what it prints."""
+    out = io.StringIO()
+    shell = JobShell(out=out, err=io.StringIO(), jobs=jobs, plugins=PluginRegistry.discover)
+    return main(["replay", str(folder.path), *words], shell), out.getvalue()
+
+
+def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altered: RunFolder) -> None:
+    code, printed = command(altered, JobsHere, "--step", "4", "--loss.name", "reinforce", "--reward", "success")
+    assert code == 0 and "with these settings" in printed and "bit for bit" in printed, printed
+    [first, *_] = read_json_lines(altered.path / "episodes" / "step-000002.jsonl.gz")
+    alter_first_episode(altered, 2, advantage=first["advantage"] + 0.5)
+    code, printed = command(altered, JobsHere, "--step", "3", "--from-step", "0")
+    assert code == 1 and "3 steps: NOT what was recorded" in printed and "step 1: all" in printed, printed
+
+
+@pytest.mark.hostile
+def test_the_steps_of_a_real_run_are_trained_again_by_processes_as_the_runs(lab) -> None:
+    recipe = lab.recipe(
+        *("loop.steps=2", "loop.checkpoint_every=0", "loop.max_staleness=1"),
+        *("loss.kl_coef=0.01", "eval.at_end=false"),
+    )
+    folder = lab.new_run(recipe)
+    asyncio.run(train(recipe, folder, lab.reporter()))
+    folder.close()
+    code, printed = command(folder, Jobs, "--step", "2", "--json", "--loss.name", "reinforce")
+    found = json.loads(printed)
+    assert code == 0 and found["equal"] and [step["step"] for step in found["steps"]] == [1, 2], printed
+    assert "train/kl_ref" in found["steps"][-1]["figures"] and found["changed"]["train/loss"], printed

@@ -1,0 +1,150 @@
+"""Whole runs of supervised fine-tuning on the CPU, small ones."""
+
+import asyncio
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.models.tiny import policy_path
+from agentgym.run.checkpoints import Checkpoints
+from agentgym.run.collecting import FILE, collect, load_lessons
+from agentgym.run.demonstrations import Collection, read_file
+from agentgym.run.layers import finish_sft
+from agentgym.run.sft import sft
+from agentgym.run.sft_config import SftRecipe
+from agentgym.run.sft_services import open_sft
+from agentgym.runs.curve import HELD_OUT
+from agentgym.runs.evaluations import with_held_out
+from agentgym.runs.folder import RunFolder
+from agentgym.trainer.checkpoint import check
+
+pytestmark = pytest.mark.slow
+ENV = f"{Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
+
+
+def recipe(**config: object) -> SftRecipe:
+    given = {
+        "sft": {"steps": 6, "batch_size": 8, "checkpoint_every": 3, "keep_checkpoints": 0, "held_out_share": 0.1}
+        | config,
+        "eval": {"tasks": 4, "samples_per_task": 1, "at_end": "env" in config},
+        "logging": {"sinks": []},
+        "trainer": {"device": "cpu"},
+        "generator": {"device": "cpu", "replicas": 1},
+    }
+    if env := given["sft"].pop("env", None):  # type: ignore[attr-defined]
+        given["env"] = {"name": env}
+    return finish_sft(given)[0]
+
+
+def new_run(root: Path, settings: SftRecipe) -> RunFolder:
+    folder = RunFolder.create(root, "run")
+    folder.save_config(to_mapping(settings))
+    return folder
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> str:
+    rows = [
+        {"messages": [{"role": "user", "content": f"Repeat the number {n}."}, {"role": "assistant", "content": str(n)}]}
+        for n in range(100, 140)
+    ]
+    path = tmp_path / "talks.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "no messages"}]))
+    return str(path)
+
+
+@pytest.fixture
+def begun(monkeypatch) -> list[int]:
+    """The steps whose checkpoints were written while the next ones went on."""
+    steps, begin = [], Checkpoints.begin
+
+    async def counted(self, position):
+        steps.append(position.step)
+        await begin(self, position)
+
+    monkeypatch.setattr(Checkpoints, "begin", counted)
+    return steps
+
+
+def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+    make_lab, tmp_path, talks, begun
+):
+    settings, reporter = recipe(data=[talks], env=ENV), make_lab.reporter()
+    folder = new_run(tmp_path, settings)
+    result = asyncio.run(sft(settings, folder, reporter))
+    folder.close()
+    rows = folder.read_metrics()
+    losses = [row.metrics["sft/loss"] for row in rows]
+    assert result.steps == 6 and len(rows) == 6 and losses[-1] < losses[0] / 2
+    assert [row.step for row in rows if "sft/held_out_loss" in row.metrics] == [3, 6]
+    assert rows[-1].metrics["sft/held_out_loss"] < rows[2].metrics["sft/held_out_loss"]
+    assert folder.checkpoint_steps() == [0, 3, 6] and begun == [3]
+    assert any(f"{talks}: 40 conversations, 1 rows that can't be used" in note for note in reporter.notes)
+    assert any("row 41: messages is missing" in note for note in reporter.notes)
+    assert any("36 conversations of" in note and "4 more held out" in note for note in reporter.notes)
+
+    assert result.first.num_tasks == result.last.num_tasks == 4 and result.difference is not None
+    assert folder.load_comparison()["steps"] == 6
+    assert [row.step for row in with_held_out(folder, HELD_OUT) if HELD_OUT in row.metrics] == [0, 6]
+
+    Path(talks).unlink()  # the folder has them
+    settings = replace(settings, eval=replace(settings.eval, at_end=False))
+    settings = replace(settings, sft=replace(settings.sft, checkpoint_in_background=False, checkpoint_every=1))
+    shutil.copytree(folder.path, tmp_path / "again")
+    again = RunFolder.open(tmp_path / "again", for_writing=True)
+    asyncio.run(sft(settings, again, make_lab.reporter(), resume=True, from_step=3))
+    again.close()
+    repeated = [row.metrics["sft/loss"] for row in again.read_metrics()]
+    assert repeated == losses and again.checkpoint_steps() == [0, 3, 4, 5, 6] and begun == [3]
+    with pytest.raises(UserError, match=r"is done: it is at step 6 of 6"):
+        asyncio.run(sft(settings, again, make_lab.reporter(), resume=True))
+
+
+@pytest.mark.hostile
+async def test_a_loop_that_does_not_wait_for_its_checkpoint_has_it_when_its_training_ends(make_lab, tmp_path, talks):
+    settings, registry = recipe(data=[talks]), PluginRegistry.discover()
+    with RunFolder.create(tmp_path, "run") as folder:
+        services = await open_sft(settings, folder, make_lab.reporter(), registry)
+        async with services.training() as trainer:
+            await trainer.train_step(await services.dataset.sample(1))
+            saved = await services.save(1, wait=False)
+            assert services.state.position.step == 0
+        assert services.state.position.step == 1 and folder.checkpoint_steps() == [0, 1]
+        check(str(saved / "trainer"), str(services.model_path), step=1)
+
+
+def test_an_oracles_conversations_are_kept_with_the_tools_that_it_was_shown(make_lab, tmp_path):
+    settings, reporter = recipe(oracle_tasks=10, env="tool_use"), make_lab.reporter()
+    settings = replace(settings, trainer=replace(settings.trainer, seq_len=4096))
+    folder = new_run(tmp_path, settings)
+    lessons = asyncio.run(collect(settings, folder, policy_path(), PluginRegistry.discover(), reporter))
+    folder.close()
+    assert "tool_use: the oracle succeeds in 10 of 10 tasks; the full reward is 1" in reporter.notes
+    assert (len(lessons.trained), len(lessons.held_out)) == (9, 1)
+    assert load_lessons(folder) == lessons
+    with gzip.open(folder.path / FILE, "rt") as file:
+        rows = [json.loads(line) for line in file]
+    assert all(row["tools"] and row["messages"][0]["role"] == "system" for row in rows)
+    collection = Collection(max_skipped_share=0.0)
+    (tmp_path / "again.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read_file(str(tmp_path / "again.jsonl"), collection)
+    assert [list(one.demonstration.tools) for one in collection.found] == [row["tools"] for row in rows]
+
+
+def test_too_many_faults_end_the_run_before_anything_is_trained(make_lab, tmp_path, talks):
+    settings = recipe(data=[talks], max_skipped_share=0.0)
+    folder = new_run(tmp_path, settings)
+    with pytest.raises(UserError, match="1 of 41 conversations can't be used"):
+        asyncio.run(sft(settings, folder, make_lab.reporter()))
+    folder.close()
+    assert not folder.has_state
+    long = replace(settings, trainer=replace(settings.trainer, seq_len=8), sft=replace(settings.sft, data=(talks,)))
+    with pytest.raises(UserError, match=r"trainer\.seq_len is 8"):
+        asyncio.run(sft(replace(long, sft=replace(long.sft, max_skipped_share=0.5)), folder, make_lab.reporter()))
