@@ -45,7 +45,7 @@ class Desk(Protocol):
 
     @property
     def tools(self) -> Sequence[Schema]:
-        """That the environment offers now."""
+        """The tools that the environment offers now."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Desk(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of the episode: equal seeds are to lead to equal choices."""
+        """The episode's seed: equal seeds are to lead to equal choices."""
         ...
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:

@@ -138,7 +138,7 @@ def component(kind: ComponentKind, default: str) -> Any:
 
 
 def kind_of(field: dataclasses.Field[Any]) -> ComponentKind | None:
-    """Of the component that the field holds; None when it holds something else."""
+    """The kind of the component that the field holds; None if it holds something else."""
     return cast("ComponentKind | None", field.metadata.get("component"))
 
 
@@ -175,7 +175,7 @@ def _of_torch(path: str) -> bool:
 
 
 def name_of(kind: ComponentKind, value: object) -> str:
-    """By which name a recipe chooses this component: ours by name, all others by import path."""
+    """The name by which a recipe chooses this component: ours by name, all others by import path."""
     module, name = type(value).__module__, type(value).__qualname__
 
     def is_its(path: str) -> bool:

@@ -67,7 +67,7 @@ def with_overrides(where: str, given: Mapping[str, object], base: Mapping[str, o
 
 
 def _changed_keys(given: Mapping[str, object], base: Mapping[str, object], section: str) -> Iterator[str]:
-    """By dotted key what differs from the base: a section's fields one by one."""
+    """What differs from the base, by dotted key: a section's fields one by one."""
     for name, value in given.items():
         key, before = _join(section, str(name)), base.get(name)
         if isinstance(value, Mapping) and (value or name in base) and isinstance(before, (Mapping, str, type(None))):

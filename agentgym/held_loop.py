@@ -121,7 +121,9 @@ class LoopWatch:
 
     @contextlib.contextmanager
     def on_loop(self, say: Callable[[str], None]) -> Iterator[None]:
-        """In the running loop: from here on a loop that does not run its callbacks is held, whatever it does."""
+        """Watches the running loop: from now on a loop that does not run its callbacks counts as held, whatever it
+        does.
+        """
         before, self._say = self._say, say
         self._loop, self._asked, self._answered_s = asyncio.get_running_loop(), False, time.monotonic()
         try:
@@ -130,7 +132,7 @@ class LoopWatch:
             self._loop, self._stop_s, self._say = None, math.inf, before
 
     def stop(self, after_s: float = 0.0) -> None:
-        """From then on, code that holds the loop for two ticks is cancelled there, also where it never awaits."""
+        """From this call on, code that holds the loop for two ticks is cancelled there, even if it never awaits."""
         self._stop_s = time.monotonic() + after_s
 
     def refuse(self) -> None:
@@ -230,7 +232,7 @@ def place_of(error: BaseException) -> str:
 
 
 def _place(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
-    """Of files, lines and names from the innermost on."""
+    """The innermost code outside this library, from (file, line, name) triples, innermost first."""
     found: list[tuple[str, int, str]] = []
     for file, line, name in stack:
         if file.startswith(PACKAGE):

@@ -201,13 +201,13 @@ class PluginRegistry:
         return found
 
     def environment(self, name: str) -> EnvironmentFactory:
-        """By name, or by import path: `my_env.py:GuessNumber`."""
+        """The environment by name, or by import path: `my_env.py:GuessNumber`."""
         if is_import_path(name):
             return import_class(name, "a subclass of agentgym.Environment", Environment, local=True)
         return cast(EnvironmentFactory, self._get("environments", name))
 
     def reward(self, name: str, environment: object = None) -> Reward:
-        """By name, by `distribution:name`, or by import path: `my_rewards.py:short`.
+        """The reward by name, by `distribution:name`, or by import path: `my_rewards.py:short`.
 
         environment: its class; of several plugins' rewards the one of its distribution is taken, or else ours.
         """

@@ -86,7 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of the head, and of the trailers after a body."""
+        """Counts a header, of the head or of the trailers after a body."""
         self._num_headers += 1
         self._check_head(len(name) + len(value))
         super().on_header(name, value)

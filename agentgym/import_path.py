@@ -136,6 +136,6 @@ def _other_modules(missing: str) -> str:
 
 
 def _append_to_path(folder: Path) -> None:
-    """At the end, so that nothing there hides an installed module."""
+    """Appends a folder to sys.path, at the end, so that nothing there hides an installed module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -182,7 +182,7 @@ def build_recipe(
 def build_kind(
     kind: type[R], mapping: Mapping[str, object], where: str, plugins: Callable[[Sequence[str]], PluginRegistry]
 ) -> R:
-    """As `build_recipe`. kind: of recipe, for example that of supervised fine-tuning."""
+    """Builds a recipe of this kind, as `build_recipe` does."""
     _refuse_moved(mapping, where)
 
     def find_any(kind: ComponentKind, name: str) -> type:

@@ -276,7 +276,7 @@ class Session(Protocol):
         ...
 
     async def reset(self) -> None:
-        """As new: no process, no name, no file is left."""
+        """Makes the sandbox as new: no process, no name, no file is left."""
         ...
 
     async def snapshot(self) -> bytes:

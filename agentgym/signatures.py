@@ -138,7 +138,7 @@ _FIRST = ("type", "description", "properties", "required")  # in the order in wh
 
 
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
-    """Without pydantic's `title`s, which cost tokens and say nothing. names: the keys are names, not keywords."""
+    """Removes pydantic's `title`s, which cost tokens and say nothing. names: the keys are names, not keywords."""
     if isinstance(schema, list):
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):

@@ -45,7 +45,7 @@ class GroupSink(Protocol):
 
 
 def show_group(sink: MetricSink, step: int, group: Group) -> None:
-    """Where the sink can."""
+    """Shows a group's episodes, if the sink can."""
     if isinstance(sink, GroupSink):
         sink.log_group(step, group)
 

@@ -237,7 +237,7 @@ def as_text(value: object) -> str:
 
 
 def _public_methods(world: type) -> dict[str, Any]:
-    """As they are defined, by name; those of the base classes first, each in the order of its definition."""
+    """The methods by name; those of the base classes first, each in the order of definition."""
     found: dict[str, Any] = {}
     for base in reversed(world.__mro__[:-1]):
         for name, value in vars(base).items():

@@ -325,7 +325,7 @@ class Episode:
 
     @property
     def num_trained_tokens(self) -> int:
-        """Of an advantage: the sampled tokens of turns that are not masked."""
+        """The number of sampled tokens of turns that are not masked."""
         return sum(len(turn.completion_ids) for turn in self.turns if not turn.masked)
 
     def teaches(self, advantage: float) -> bool:

@@ -50,7 +50,7 @@ def clean(value: Value, depth: int = MAX_DEPTH) -> Value:
 
 
 def clean_fields(data: object, *names: str) -> None:
-    """In a dataclass's `__post_init__`, frozen or not: these fields cleaned."""
+    """Cleans these fields in a dataclass's `__post_init__`, frozen or not."""
     for name in names:
         value = getattr(data, name)
         if (new := clean(value)) is not value:

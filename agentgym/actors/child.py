@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def beating(log: str | None, name: str) -> AbstractContextManager[object]:
-    """Beside its log, so that others see where it is when it does not answer."""
+    """Writes heartbeats beside the log, so that others see what an unresponsive process does."""
     return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
 
 

@@ -18,7 +18,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def titled(title: str) -> list[ProcessId]:
-    """Of those of this process, who have the title in their command line."""
+    """Returns the descendants of this process that have the title in their command line."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, ProcessLookupError):

@@ -112,7 +112,7 @@ class LifecycleActor(Actor):
 
     @cached_property
     def _outboxes(self) -> dict[str, Outbox[Answer]]:
-        """By caller."""
+        """Outboxes by caller."""
         return {}
 
     @cached_property

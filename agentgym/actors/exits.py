@@ -19,7 +19,7 @@ TRIES, TRY_S = 5, 0.002
 
 
 def how_it_ended(descriptor: int, beat: Path | None = None) -> str:
-    """Of the process of a pidfd, that has ended. Monarch reaps those that it has started, within microseconds.
+    """Returns how the ended process of a pidfd ended. Monarch reaps those that it has started, within microseconds.
 
     beat: its heartbeats, which a process that ends in order removes.
     """

@@ -63,7 +63,7 @@ def _exit_with_the_controller(memory: Path = MEMORY) -> None:
 
 
 def _reachable_address(port: int, controller: str) -> str:
-    """With what is bound, in Monarch's words."""
+    """Returns the reachable address together with the one to bind, in Monarch's notation."""
     if controller:
         ip = own_address(controller)
     else:
@@ -77,7 +77,7 @@ def _reachable_address(port: int, controller: str) -> str:
 
 
 def bracketed(ip: str) -> str:
-    """As in a URL."""
+    """Brackets an IPv6 address, as in a URL."""
     return f"[{ip}]" if ":" in ip else ip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsConfig:
-    """Who is on which of the launcher's hosts, by name; empty is any of them.
+    """Which of the launcher's hosts each part of a run uses, by name; empty is any of them.
 
     trainer: its processes are divided among these, in equal parts; with fewer processes than hosts the rest stand by.
     The reference model is there too. generator: replicas are divided among these. lost_after_s: a host that says
@@ -103,7 +103,7 @@ class Hosts:
         return any(host.keeper is not None for host in self.all)
 
     def of(self, role: str) -> list[Host]:
-        """Those that a part of the run may be on."""
+        """The hosts that a part of the run may use."""
         names = {"trainer": self.config.trainer, "reference": self.config.trainer, "generator": self.config.generator}
         wanted = names.get(role) or ()
         return [host for name in wanted for host in self.all if host.name == name] or list(self.all)
@@ -124,7 +124,7 @@ class Hosts:
         return found
 
     def choose(self, role: str, procs: int) -> list[Host]:
-        """As `place`, now; empty where all are lost."""
+        """Chooses hosts as `place` does, without waiting; empty if all are lost."""
         alive = [host for host in self.of(role) if not host.lost]
         if role in ("trainer", "reference") and self.config.trainer:
             return alive[: max((n for n in range(1, len(alive) + 1) if procs % n == 0), default=0)]

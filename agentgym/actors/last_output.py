@@ -27,7 +27,7 @@ def last_output(log: Path, begin: int = 0) -> str:
 
 
 def without_traces(text: str) -> str:
-    """Without the frames of Python's, Rust's and C++'s traces, which the line of the error precedes or follows."""
+    """Removes the frames of Python, Rust and C++ traces; the line of the error precedes or follows them."""
     kept, in_trace = [], False
     for line in text.splitlines():
         plain = _OF_GROUP.sub("", line, count=1) if _OF_GROUP.match(line) else line

@@ -153,7 +153,7 @@ class ProcessGroup(Generic[A]):
                     self.give_up(f"host {host.name} is lost: {host.lost}")
 
     def _gpus_of(self, host: Host, procs: int) -> list[tuple[str, ...]]:
-        """For each process there; empty where the options or this process's own view decide."""
+        """The GPUs of each process there; empty where the options or this process's own view decide."""
         options = self._options
         if not options.with_gpus or options.gpus or host.keeper is None or not host.gpus:
             return [()] * procs
@@ -177,7 +177,7 @@ class ProcessGroup(Generic[A]):
 
     @property
     def pids(self) -> list[int]:
-        """Of its processes in this process's namespace: elsewhere the same number is somebody else's."""
+        """The ids of its processes in this process's namespace: elsewhere the same number may be another process."""
         return [process.pid for process in self.processes if process.is_here]
 
     def give_up(self, reason: str) -> None:
@@ -241,7 +241,7 @@ class ProcessGroup(Generic[A]):
         self._parts.clear()
 
     async def _end_elsewhere(self) -> None:
-        """Of the processes on other hosts, kill what is left; on a lost host once that is back."""
+        """Kills what is left of the processes on other hosts; on a lost host once it is back."""
         if self._far:
             await asyncio.wait(self._far, timeout=KILL_WAIT_S if not any(p.host.lost for p in self._parts) else 0)
         left = [task for task in self._far if not task.done()]
@@ -327,7 +327,7 @@ class ProcessGroup(Generic[A]):
                 self._on_exit(rank)
 
     def _kill(self) -> None:
-        """With what they have started: not all of that looks whether they are still there."""
+        """Kills the processes with everything they started: not every child notices that its parent is gone."""
         family = [child for rank in self._pidfds for child in descendants(self.processes[rank].pid)]
         for descriptor in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):

@@ -40,7 +40,7 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Of one call. body: the pickled value, or the pickled exception where trace is set."""
+    """The answer to one call. body: the pickled value, or the pickled exception where trace is set."""
 
     number: int
     body: bytes
@@ -141,7 +141,7 @@ class Replies:
                     waiting.set_result(answer)
 
     def fail(self, calls: Sequence[Call], error: NotSent) -> None:
-        """For calls that did not leave."""
+        """Fails the calls that were never sent."""
         for number, _, _ in calls:
             waiting = self._waiting.get(number)
             if waiting is not None and not waiting.done():

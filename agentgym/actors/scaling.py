@@ -77,7 +77,8 @@ async def keep_scaled(
     places: Callable[[], Awaitable[float]],
     holds: Callable[[Replica[A]], bool],
 ) -> None:
-    """Until cancelled, or until the service fails. places: requests that one replica works on at a time, now.
+    """Scales the service until cancelled, or until the service fails. places: requests that one replica works on at a
+    time, now.
 
     holds: see `Service.shrink`.
     """

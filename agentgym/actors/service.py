@@ -99,7 +99,7 @@ class Service(Generic[A]):
 
     @property
     def failed(self) -> bool:
-        """Or closed: every call raises the reason."""
+        """Whether the service failed or was closed: every call raises the reason."""
         return self._failure is not None
 
     @property
@@ -215,7 +215,7 @@ class Service(Generic[A]):
         }
 
     def pids(self) -> list[int]:
-        """Of the replicas that are up."""
+        """The process ids of the replicas that are up."""
         return [pid for replica in self.replicas if replica.up for pid in replica.group.pids]
 
     async def close(self) -> None:

@@ -11,7 +11,9 @@ PATIENCE_S = 60
 
 
 class _Started(threading.Event):
-    """Of one thread. Slices of a second: a process that was stopped by a signal has lost one, not all of them."""
+    """The start of one thread. Slices of a second: a process that was stopped by a signal has lost one, not all of
+    them.
+    """
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None:
@@ -23,7 +25,7 @@ class _Started(threading.Event):
 
 
 def bound_thread_starts() -> None:
-    """For all threads that this process starts from now on, those of libraries too. Once a process."""
+    """Bounds the start of every thread of this process from now on, including those of libraries. Once a process."""
     start = threading.Thread.start
 
     def bounded(thread: threading.Thread) -> None:

@@ -58,7 +58,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _wait_for_others() -> None:
-    """As Python does at its exit, but in a thread, which can be left."""
+    """Waits for other threads as Python does at exit, but in a thread that can be abandoned."""
     for call in reversed(threading._threading_atexits):  # type: ignore[attr-defined]
         call()  # ends the threads of pools
     for thread in threading.enumerate():

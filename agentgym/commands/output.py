@@ -82,7 +82,7 @@ class Output(io.TextIOBase):
                 print(f"what is printed is lost: {why}; the work goes on", file=sys.stderr, flush=True)
 
     def lose(self) -> None:
-        """From here on what is printed goes nowhere; of child processes, too, which have the descriptor."""
+        """Discards all output from now on, including that of child processes, which share the descriptor."""
         stream, self._stream = self._stream, None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

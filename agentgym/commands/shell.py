@@ -44,7 +44,7 @@ class Shell:
         return Paint(self.is_terminal and not os.environ.get("NO_COLOR"))
 
     def goes_on(self) -> None:
-        """From here on there is work to be done, whether or not anyone reads what is printed."""
+        """Marks that work continues from here on, whether or not anyone reads the output."""
         if isinstance(self.out, Output):
             self.out.needed = False
 

@@ -135,7 +135,7 @@ def signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 class _Action(ctypes.Structure):
-    """Of <signal.h>, in glibc and musl on 64 bits."""
+    """`struct sigaction` of <signal.h>, in glibc and musl on 64 bits."""
 
     _fields_ = (("h", ctypes.c_void_p), ("m", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("r", ctypes.c_void_p))
 
@@ -155,7 +155,7 @@ def _set(number: int, handle: Callable[[int, FrameType | None], None]) -> None:
 
 
 def leave_lost_terminal() -> None:
-    """From here on what is printed goes nowhere, if the terminal is gone: each print would raise an OSError."""
+    """Discards all output from now on if the terminal is gone: each print would raise an OSError."""
     for descriptor in (1, 2):
         poller = select.poll()
         poller.register(descriptor, select.POLLOUT)

@@ -121,7 +121,7 @@ def mismatches(first: Saved, second: Saved) -> list[str]:
 
 
 def compare(first: Saved, second: Saved) -> Comparison:
-    """Of the tasks that both played.
+    """Compares the tasks that both played.
 
     Raises UserError when fewer than two tasks are left.
     """

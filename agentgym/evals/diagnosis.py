@@ -44,7 +44,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From first to last, with the 95% interval of the difference.
+    """The change from first to last, with the 95% interval of the difference.
 
     paired: both played the same tasks with the same seeds, and count is the number of tasks; otherwise the two ends are
     training steps with tasks of their own, and count is the number of steps. smallest: the least true difference that
@@ -78,7 +78,7 @@ class Diagnosis:
 
 
 def diagnose(run: RunFolder) -> Diagnosis:
-    """Of a run that goes on, has ended, or is a copy. Raises UserError for a folder that can't be read."""
+    """Diagnoses a run that is running, has ended, or is a copy. Raises UserError for a folder that can't be read."""
     status = run.status()
     config = run.load_config() if (run.path / "config.yaml").is_file() else {}
     end = how_it_ended(status.status, status.reason)
@@ -124,7 +124,7 @@ def diagnose_figures(
 
 
 def read_evaluations(run: RunFolder) -> list[Evaluation]:
-    """Those that are finished and of this version, by step."""
+    """Reads the evaluations that are finished and of this version, by step."""
     found = []
     for step in run.episode_steps(evaluation=True):
         record = read_record(run, step)

@@ -55,7 +55,7 @@ class StepAgain:
         return all(figure.is_equal for figure in self.figures)
 
     def beyond(self, bound: float) -> list[Figure]:
-        """Those that differ by more. Only what the trainer's device computed may differ at all."""
+        """The figures that differ by more. Only what the trainer's device computed may differ at all."""
         return [one for one in self.figures if one.error > (bound if one.key.startswith(COMPUTED) else 0.0)]
 
     @property
@@ -64,7 +64,7 @@ class StepAgain:
 
 
 def compare_step(step: int, recorded: Mapping[str, float], again: Mapping[str, float]) -> StepAgain:
-    """Without times, which are another each time."""
+    """Compares a step without its times, which differ each time."""
     computed = [key for key in recorded if key.startswith(COMPUTED) and key not in again]
     keys = [key for key in [*again, *computed] if not key.startswith(TIMES)]
     figures = [Figure(key=key, recorded=recorded.get(key), again=again.get(key)) for key in keys]

@@ -26,7 +26,7 @@ class Rescored:
 
     @property
     def change(self) -> float:
-        """Of the reward; 0.0 where either is missing."""
+        """The change of the reward; 0.0 if either is missing."""
         before, after = self.saved.episode.reward, self.after.reward
         return 0.0 if before is None or after is None else after - before
 

@@ -104,7 +104,7 @@ class RunDifference:
 
 
 def run_difference(moves: Sequence[float], confidence: float = 0.95, *, resolution: float = 0.0) -> RunDifference:
-    """Of the differences of several pairs of runs, such as those of several seeds, by Student's t.
+    """Mean and interval of the differences of several pairs of runs, for example one pair a seed, by Student's t.
 
     Runs with other seeds differ by much more than tasks or samples show: only runs tell how much.
     resolution: the step of the scale, as 1 / 256 for shares of 256 episodes. The spread counts as at least that of two

@@ -63,7 +63,7 @@ class Finding:
 
     @classmethod
     def of(cls, name: str, severity: Severity, text: str, steps: tuple[int, int]) -> Finding:
-        """With what `REMEDIES` says of the name."""
+        """A symptom with the remedy that `REMEDIES` has for its name."""
         remedy = REMEDIES[name]
         return cls(
             name=name,
@@ -102,7 +102,7 @@ class Facts:
         return (self.recent_rows[0].step, self.recent_rows[-1].step) if self.rows else (0, 0)
 
     def values(self, key: str, *, recent: bool = False) -> list[float]:
-        """Those that are finite."""
+        """The finite values."""
         found = (row.metrics.get(key, math.nan) for row in (self.recent_rows if recent else self.rows))
         return [value for value in found if math.isfinite(value)]
 
@@ -116,7 +116,7 @@ class Facts:
         return _mean([value for row in self.rows[:count] if math.isfinite(value := row.metrics.get(key, math.nan))])
 
     def share(self, part: str, whole: str) -> float:
-        """Of two sums over the recent steps."""
+        """The ratio of two sums over the recent steps."""
         total = math.fsum(self.values(whole, recent=True))
         return math.fsum(self.values(part, recent=True)) / total if total else 0.0
 

@@ -125,7 +125,7 @@ class Generator(ServiceActor):
                 await engine.hold(version, None if current else await self._weights(version))
 
     async def _weights(self, version: int) -> Iterable[tuple[str, Tensor]]:
-        """As the engine takes them."""
+        """The weights as the engine takes them."""
         stored = await self._store.get(version)
         if isinstance(self._engine, MergesAdapters):
             return stored

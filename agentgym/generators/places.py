@@ -46,7 +46,7 @@ class Line(Generic[T]):
 
 
 class Places:
-    """As many as there is room for: `take` one, then `give_back`.
+    """Slots of requests, as many as there is room for: `take` one, then `give_back`.
 
     Additive increase, multiplicative decrease, as in TCP: an engine that ran out of room for keys and values and threw
     a sequence's away, which it must compute again, gets fewer; with room, each round of completions adds some.
@@ -76,7 +76,7 @@ class Places:
         return int(self._limit)
 
     def saw(self, *, kv_share: float, num_preempted: int) -> None:
-        """After a step of the engine. kv_share: of the room that is in use. num_preempted: sequences it threw out.
+        """Records a step of the engine. kv_share: of the room that is in use. num_preempted: sequences it threw out.
 
         Those that it threw out while there was room, as it does with all of them for new weights, count for nothing.
         """
@@ -117,7 +117,7 @@ class Places:
             self.give_back()
 
     def give_back(self) -> None:
-        """After a completion."""
+        """Returns the slot after a completion."""
         self._count()
         if len(self._line) and self.kv_share < ROOM:
             self._limit = min(float(self.most), self._limit + max(1.0, self.most / ROUNDS) / self._limit)
@@ -130,7 +130,7 @@ class Places:
         return max(0, min(len(self._line), self.limit - self.taken_now))
 
     def _count(self) -> None:
-        """Before any change: what was waited since the last one."""
+        """Counts, before any change, the waiting time since the last one."""
         now_s = asyncio.get_running_loop().time()
         self._waited_s += self._could_begin * (now_s - self._counted_s)
         self._counted_s = now_s

@@ -126,7 +126,9 @@ class AutoEngine(EngineConfig):
     """vLLM where it is installed and there is a GPU, else the native engine, for what that refuses transformers."""
 
     def choose(self, generator: GeneratorConfig, model_path: str) -> EngineConfig:
-        """With its defaults. Imports no engine. Raises UserError for a folder without a readable config.json."""
+        """Returns the engine's settings with its defaults. Imports no engine. Raises UserError for a folder without a
+        readable config.json.
+        """
         if vllm_is_installed() and generator.device != "cpu" and pick_device("auto", "generator") == "cuda":
             return VllmEngineConfig()
         return TransformersEngineConfig() if why_not_native(model_path) else NativeEngineConfig()

@@ -35,7 +35,7 @@ Revive = Callable[[], Awaitable[None]]
 
 
 class PublisherLost(InfraError):
-    """Whose memory the weights were in is gone for good."""
+    """The process whose memory held the weights is gone for good."""
 
 
 class GeneratorService:
@@ -139,7 +139,7 @@ class GeneratorService:
         return await self._started().fanout(Generator.generate, request, f"call-{next(self._call_ids)}")
 
     def new_session(self) -> Session[Generator]:
-        """For requests that stay with one replica, and move only when it dies."""
+        """Opens a session: its requests stay with one replica, and move only if it dies."""
         return Session(self._started())
 
     async def update_weights(self, version: int) -> None:
@@ -171,7 +171,7 @@ class GeneratorService:
             await asyncio.gather(*(self._put_to_sleep(group) for group in groups))
 
     def get_metrics(self) -> dict[str, float]:
-        """Of the service alone, without asking the replicas."""
+        """The metrics of the service alone, without asking the replicas."""
         return {f"generator/{name}": value for name, value in self._started().get_metrics().items()}
 
     async def metrics(self) -> dict[str, float]:
@@ -194,7 +194,7 @@ class GeneratorService:
         return total | self.get_metrics()
 
     def pids(self) -> list[int]:
-        """Of the replicas that are up."""
+        """The process ids of the replicas that are up."""
         return self._started().pids()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from agentgym.rl.replay_buffer import ReplayBuffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """For `agentgym.services(recipe, pieces=Pieces(...))`.
+    """The argument of `agentgym.services(recipe, pieces=Pieces(...))`.
 
     replay_buffer: settings of `agentgym.rl.replay_buffer.ReplayBuffer`, over those that follow from the recipe:
     batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.

@@ -98,7 +98,7 @@ class RewardService:
         return await self.service.route(call, prompt, response, target, timeout_s=self.timeout_s, abandon=_give_up)
 
     async def score(self, episode: Episode) -> list[Score]:
-        """Without the tokens of its turns, which stay here."""
+        """Scores an episode, which is sent without the tokens of its turns."""
         light = replace(episode, turns=[])
         return await self.service.route(RewardActor.score, light, timeout_s=self.timeout_s, abandon=_give_up)
 

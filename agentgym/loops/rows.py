@@ -145,7 +145,7 @@ class _Reader:
         return self._read_out and not self._waiting
 
     def fill(self) -> None:
-        """Until one row more waits than the shuffle buffer holds, or none is left."""
+        """Reads until one row more waits than the shuffle buffer holds, or none is left."""
         while not self._read_out and len(self._waiting) <= self._stream.shuffle_buffer:
             row = self._next()
             if row is not None:
@@ -198,7 +198,7 @@ class _Reader:
         return None
 
     def _open(self) -> None:
-        """At its first row."""
+        """Opens the data set at its first row."""
         self._data = split_rows(read_rows(self.source), self._stream.shard, self._stream.num_shards)
 
     def _without_rows(self) -> str:

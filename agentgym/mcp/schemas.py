@@ -20,7 +20,7 @@ def shown(tool: Any) -> Schema:
 
 
 def _untitled(schema: Any) -> Any:
-    """Without the titles that libraries make of names; a parameter that is called `title` stays."""
+    """Removes the titles that libraries derive from names; a parameter called `title` stays."""
     if isinstance(schema, list):
         return [_untitled(part) for part in schema]
     if not isinstance(schema, dict):
@@ -83,7 +83,7 @@ def _dangling_reference(schema: Any) -> str:
 
 
 def faults_of(check: Any, arguments: Mapping[str, Json]) -> str:
-    """In one line, what is wrong with the arguments; "" of right ones, and where a schema leads to itself."""
+    """Says in one line what is wrong with the arguments; "" if nothing is, or if a schema refers to itself."""
     found = []
     with suppress(RecursionError):
         for error in islice(check.iter_errors(arguments), _MAX_FAULTS):

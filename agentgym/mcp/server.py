@@ -63,7 +63,7 @@ class McpServer:
         return cls(str(getattr(server, "name", "server")), partial(_as_it_is, server), **limits)
 
     def __getstate__(self) -> dict[str, object]:
-        """Without its session: an environment goes to the processes that score, and opens none there."""
+        """The state without its session: an environment is sent to the processes that score, which open none."""
         return {**self.__dict__, "_session": None}
 
     async def open(self) -> McpSession:

@@ -140,7 +140,7 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def architecture_of(config: Mapping[str, Any], path: object) -> Architecture:
-    """As `read_architecture`, of what a config.json contains. path: names it in errors."""
+    """Reads the architecture from the contents of a config.json. path: names it in errors."""
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise UserError(

@@ -30,7 +30,7 @@ _NULLABLE = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 
 
 def check_fields(config: Mapping[str, Any], path: Path) -> None:
-    """Of a dense decoder. A field that is missing is nobody's fault here. Raises UserError with file and field."""
+    """Checks the fields of a dense decoder; a missing field is accepted here. Raises UserError with file and field."""
     for wrong in _wrong_fields(config):
         raise UserError(f"{path}: {wrong}")
 

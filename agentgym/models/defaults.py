@@ -44,7 +44,7 @@ LORA_FACTOR = 10
 
 
 def model_defaults(path: str, given: Mapping[str, object], rates: LearningRates | None = None) -> dict[str, Default]:
-    """As `_model_defaults`, with the learning rate of adapters where `trainer.lora` has a rank."""
+    """The model's defaults, with the learning rate of adapters if `trainer.lora` has a rank."""
     found = _model_defaults(path, given, rates)
     lora, rate = given.get("trainer.lora"), found.get("optimizer.lr")
     if isinstance(lora, Mapping) and lora.get("rank") and rate is not None and isinstance(rate.value, float):
@@ -128,7 +128,7 @@ def _lengths(config: Mapping[str, object], given: Mapping[str, object], most: Ma
 
 
 def _context(config: Mapping[str, object]) -> object:
-    """Of the language model in it, by either of the names that architectures have for it."""
+    """The context length of the language model in it, by either of its usual names."""
     inner = config.get("text_config")
     for of in (inner if isinstance(inner, Mapping) else {}, config):
         for name in ("max_position_embeddings", "n_positions"):

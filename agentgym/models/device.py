@@ -113,7 +113,7 @@ def _torch_is_there() -> bool:
 
 
 def gpu_files() -> list[str]:
-    """Of NVIDIA's GPUs, hidden ones too."""
+    """The device files of NVIDIA's GPUs, including hidden ones."""
     return sorted(str(path) for path in _FOLDER.glob("nvidia[0-9]*"))
 
 

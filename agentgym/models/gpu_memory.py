@@ -1,4 +1,4 @@
-"""Who holds how much of a GPU's memory, and of the host's, as the driver and the kernel report it."""
+"""Memory use of GPUs and of the host by process, as the driver and the kernel report it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def can_grow() -> bool:
 
 
 def let_segments_grow() -> None:
-    """Of this process, from its next tensor on."""
+    """Lets the allocator's segments of this process grow, from its next tensor on."""
     if can_grow():
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 

@@ -10,7 +10,7 @@ from agentgym.models.smollm2 import SMOLLM2
 
 
 class Sizes(NamedTuple):
-    """Of a dense decoder. context: tokens. rope_factor: of Llama 3.1's scaled positions; 0 is none."""
+    """The sizes of a dense decoder. context: tokens. rope_factor: of Llama 3.1's scaled positions; 0 is none."""
 
     hidden: int
     layers: int

@@ -1,4 +1,4 @@
-"""From `model.path` to a local folder in Hugging Face format."""
+"""Resolves `model.path` to a local folder in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def model_architecture(path: str) -> Architecture:
 
 
 def check_local(path: str) -> None:
-    """For a dry run. Raises UserError for a path where nothing is, or a folder that is not a model's, or whose files no
-    tokenizer can be built of; the hub is not asked."""
+    """Checks a path for a dry run. Raises UserError for a path where nothing is, or a folder that is not a model's, or
+    whose files no tokenizer can be built of; the hub is not asked.
+    """
     folder = local_folder(path)
     if folder is not None:
         read_config(_checked(folder))

@@ -102,7 +102,7 @@ class AgentPlayer(EpisodePlayer):
         playing: asyncio.Task[None],
         ends: Sequence[asyncio.Task[object]],
     ) -> bool:
-        """Until the program or the episode ends. False: the episode's time ended first.
+        """Waits until the program or the episode ends. False: the episode's time ended first.
 
         A call of the policy or of the environment that began in time has limits of its own, and is waited for.
         """

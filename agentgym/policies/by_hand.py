@@ -107,7 +107,7 @@ class HandEpisode:
         await stack.aclose()
 
     async def schemas(self) -> Sequence[Schema] | None:
-        """Of the tools that the agent has now. None: the environment has no tools at all."""
+        """The schemas of the tools that the agent has now. None: the environment has no tools at all."""
         return await self._running.schemas()
 
     async def ask(self) -> CallAnswer:
@@ -149,7 +149,7 @@ class HandEpisode:
             self._opening = text
 
     async def take_back(self) -> None:
-        """Without the last turn, and what answered it. Raises UserError where there is none."""
+        """Takes back the last turn, and its reply. Raises UserError where there is none."""
         if not self._said:
             raise UserError("there is no turn to take back")
         self._said.pop()

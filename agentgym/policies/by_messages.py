@@ -124,7 +124,7 @@ def _filtered(request: ChatRequest) -> ChatAnswer:
 
 
 def _record(episode: Episode) -> list[Json]:
-    """Of what the server said besides the messages, one mapping a turn."""
+    """Records what the server said besides the messages, one mapping a turn."""
     return cast("list[Json]", cast("dict[str, Json]", episode.info.setdefault(RECORD, {"turns": []}))["turns"])
 
 

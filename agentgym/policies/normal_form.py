@@ -59,7 +59,7 @@ def heard(messages: Sequence[Message]) -> list[Heard]:
 
 
 def spoken_key(content: str, calls: Iterable[ToolCall]) -> Key:
-    """Of an agent's turn."""
+    """The key of an agent's turn."""
     said = content[after_thoughts(content) :].strip()
     return "assistant", said, tuple((call.name, _written(call.arguments)) for call in calls), _NO_CALL
 
@@ -70,7 +70,7 @@ def tools_key(tools: Sequence[Schema]) -> str:
 
 
 def joined(messages: Sequence[Message]) -> list[Message] | None:
-    """With one message for each turn: some programs send its text and each of its calls by themselves.
+    """Joins the messages of each turn: some programs send its text and each of its calls separately.
 
     None where nothing is in parts.
     """

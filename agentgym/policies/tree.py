@@ -48,7 +48,7 @@ class Node:
     latest: int = -1  # the last turn below it, itself included
 
     def path(self) -> list[Node]:
-        """From the first message to this one."""
+        """The nodes from the first message to this one."""
         nodes: list[Node] = []
         node = self
         while node.parent is not None:
@@ -153,7 +153,7 @@ class Tree:
         return [node.message for node in path if node.message is not None]
 
     def _reason(self, tools: str, talk: Sequence[Heard]) -> Reason:
-        """By comparison with the latest of the conversations that it has most in common with."""
+        """The reason, by comparison with the latest of the conversations that share most with it."""
         place = self.find(tools, talk)
         node, known = place.node, place.known
         if known == len(talk):
@@ -193,7 +193,7 @@ def _child(node: Node, message: Heard) -> Node:
 
 
 def _likelihood(node: Node, talk: Sequence[Heard]) -> tuple[int, int, int]:
-    """That a conversation went through this node: ids of calls that are ours, then whether no other went on from it."""
+    """How likely a conversation went through this node: by ids of our calls, then by whether no other continued it."""
     path = node.path()
     turns = [(one.spoken, message) for one, message in zip(path, talk, strict=False) if one.spoken is not None]
     same = sum(bool(spoken.call_ids) and spoken.call_ids == message.call_ids for spoken, message in turns)

@@ -72,7 +72,7 @@ class SampleColumns(Sequence[Sample]):
     __hash__ = None  # type: ignore[assignment]
 
     def parts(self, name: str) -> list[Column]:
-        """Of a column, by sample."""
+        """The parts of a column, by sample."""
         return np.split(self.columns[name], self.lengths.cumsum()[:-1])
 
     def _sample(self, number: int, start: int, end: int) -> Sample:
@@ -81,7 +81,7 @@ class SampleColumns(Sequence[Sample]):
 
 
 def column_of(samples: Sequence[Sample], name: str) -> Column:
-    """Of all samples, [T]."""
+    """One column of all samples, [T]."""
     return samples.columns[name] if isinstance(samples, SampleColumns) else _column(samples, name)
 
 

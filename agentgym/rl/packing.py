@@ -136,7 +136,7 @@ def unpack(batch: TrainBatch, values: Tensor) -> list[tuple[float, ...]]:
 
 
 def of_trained(batch: TrainBatch, values_RL: Tensor) -> list[float]:
-    """Of what was computed for each entry, that of the trained tokens, in the order of the samples."""
+    """Selects the entries of the trained tokens, in the order of the samples."""
     places_N = batch.loss_mask.flatten().nonzero()[:, 0]
     order_N = batch.sample_index.flatten()[places_N].argsort(stable=True)
     values: list[float] = values_RL.flatten().cpu()[places_N[order_N]].tolist()
@@ -150,7 +150,9 @@ def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> I
 
 
 def even_slices(count: int, most: int) -> Iterator[slice]:
-    """As few parts as have at most `most` each. No two differ by more than one, so that few sizes are compiled for."""
+    """Cuts into as few parts as possible with at most `most` each. No two differ by more than one, so that few sizes
+    are compiled for.
+    """
     num_parts = -(-count // most)
     first = 0
     for part in range(num_parts):

@@ -54,12 +54,12 @@ def sample_uniformly(entries: Sequence[Entry[Any]], count: int, version: int, rn
 
 
 def sample_oldest(entries: Sequence[Entry[Any]], count: int, version: int, rng: random.Random) -> list[int]:
-    """In the order of arrival, so that nothing waits for ever."""
+    """Samples in the order of arrival, so that nothing waits forever."""
     return [*range(count)]
 
 
 def sample_newest(entries: Sequence[Entry[Any]], count: int, version: int, rng: random.Random) -> list[int]:
-    """Of the newest weights first, and of those the latest."""
+    """Samples items of the newest weights first, and of those the latest."""
     order = sorted(range(len(entries)), key=lambda at: (entries[at].policy_version, entries[at].number), reverse=True)
     return order[:count]
 

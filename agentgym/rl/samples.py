@@ -19,7 +19,7 @@ def group_samples(groups: Iterable[Group], branch_weights: BranchWeights = "toke
 
 
 def episode_sample(episode: Episode, advantage: float) -> Sample:
-    """As `episode_samples`, of an episode that never branched; also of one with nothing to train."""
+    """The sample of an episode that never branched, even if nothing in it is trained; see `episode_samples`."""
     [branch] = episode.all_branches
     trained = {turn for turn in branch if not episode.turns[turn].masked}
     sample = _branch_sample(episode.episode_id, episode, branch, trained, _of_tokens(episode, advantage))
@@ -91,7 +91,7 @@ def _branch_sample(
 
 
 def _of_tokens(episode: Episode, advantage: float) -> list[list[float]]:
-    """For each turn one number for each sampled token; [] where a masked turn has none."""
+    """One number for each sampled token, by turn; [] if a masked turn has none."""
     if episode.token_advantages:
         return episode.token_advantages
     of_turns = episode.turn_advantages or [advantage] * len(episode.turns)
@@ -99,7 +99,9 @@ def _of_tokens(episode: Episode, advantage: float) -> list[list[float]]:
 
 
 def _weights(episode: Episode, branch_weights: BranchWeights) -> list[float]:
-    """Of each turn's advantage. All of an episode's tokens together weigh the same with `equal` and `tokens`."""
+    """The weight of each turn's advantage. All of an episode's tokens together weigh the same with `equal` and
+    `tokens`.
+    """
     turns, branches = episode.turns, episode.all_branches
     if branch_weights == "tokens" or len(branches) < 2:
         return [1.0] * len(turns)

@@ -10,7 +10,7 @@ DIGITS = 6  # after the point: a ratio of probabilities is then right to a milli
 
 
 def by_turn(groups: Iterable[Group], values: Sequence[float]) -> dict[str, list[list[float]]]:
-    """By episode id, a list for each turn, of as many values as it sampled; empty for a turn that was not trained.
+    """The values by episode id and turn, one for each sampled token; empty for a turn that was not trained.
 
     values: one for each trained token, in the order of the samples that `group_samples` makes of the groups: a turn
     is trained in the first branch that holds it. Raises ValueError for another number of values.
@@ -20,7 +20,7 @@ def by_turn(groups: Iterable[Group], values: Sequence[float]) -> dict[str, list[
 
 
 def exact_by_turn(groups: Iterable[Group], values: Sequence[float]) -> dict[str, list[list[float]]]:
-    """As `by_turn`, all digits."""
+    """The values as `by_turn` gives them, with all digits."""
     found: dict[str, list[list[float]]] = {}
     at = 0
     for group in groups:
@@ -49,7 +49,7 @@ def of_trained(samples: Iterable[Sample], columns: Iterable[Sequence[float]]) ->
 def columns_of(
     samples: Iterable[Sample], groups: Iterable[Group], values: Mapping[str, list[list[float]]]
 ) -> list[tuple[float, ...]]:
-    """For each sample that `group_samples` made of the groups a column, 0.0 where nothing is trained.
+    """One column for each sample that `group_samples` made of the groups, 0.0 where nothing is trained.
 
     values: by episode id and turn; the opposite of `exact_by_turn`.
     """

@@ -58,7 +58,7 @@ class Activity:
             self.end(kind, call)
 
     def in_flight(self) -> dict[str, list[float]]:
-        """For how long each call that is under way has run, in seconds, by kind."""
+        """The age of each call in flight, in seconds, by kind."""
         now = time.monotonic()
         return {kind: [now - at for at in calls.values()] for kind, calls in self._since.items() if calls}
 

@@ -50,7 +50,7 @@ class Deadlines:
 
 
 class Limit:
-    """Of one wait of one task."""
+    """The time limit of one wait of one task."""
 
     __slots__ = ("_deadlines", "_expired", "_num_cancels", "_task", "until_s")
 

@@ -172,11 +172,11 @@ class EpisodeRunner:
 
     @property
     def left_s(self) -> float:
-        """Of the episode's time; waits in a queue are not counted."""
+        """What is left of the episode's time; waits in a queue are not counted."""
         return self.until_s + self.episode.timing_s.get("queue_s", 0.0) - asyncio.get_running_loop().time()
 
     async def schemas(self) -> Sequence[Schema] | None:
-        """Of the episode's tools; None where it has none."""
+        """The schemas of the episode's tools; None if it has none."""
         tools = self.context.tools
         if tools is None:
             return None

@@ -220,7 +220,8 @@ async def _compare(reward: Reward, episodes: Sequence[Episode]) -> list[Answer]:
 
 
 def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
-    """By name: the environment's own, its file's, a plugin's; by `distribution:name`; or by import path.
+    """Finds a reward by name (the environment's own, its file's, a plugin's), by `distribution:name`, or by import
+    path.
 
     Raises UserError.
 

@@ -33,7 +33,7 @@ class TaskStream:
         """A group was played and scored. Called once for each, in any order."""
 
     def metrics(self) -> dict[str, float]:
-        """For the run's metrics, as `tasks/...`."""
+        """The stream's metrics, as `tasks/...`."""
         return {}
 
     def state(self, next_group: int) -> Json:
@@ -86,7 +86,7 @@ def drawn(environment: Environment, split: Split, seed: int = 0) -> Iterator[Tas
 
 
 def checked_tasks(where: str, begin: Callable[[], Iterable[Task]]) -> Iterator[Task]:
-    """As `drawn`, of anyone's. where: the beginning of an error."""
+    """Checks tasks as `drawn` does, whoever made them. where: the beginning of an error."""
     try:
         for task in each(begin):
             if fault := task_fault(task):

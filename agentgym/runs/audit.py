@@ -103,7 +103,7 @@ def _training(path: Path, status: RunStatus, found: Audit) -> None:
 
 
 def _lines(path: Path, where: str, found: Audit) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Of a file that may be missing. Where it can't be read on, there is a fault."""
+    """The lines of a file that may be missing. Where it can't be read on, there is a fault."""
     try:
         yield from read_objects(path)
     except FileNotFoundError:
@@ -263,7 +263,7 @@ def _records(file: Path, where: str, found: Audit) -> Iterator[_Played]:
 
 
 def _checkpoints(path: Path, found: Audit, *, done: bool, running: bool) -> dict[int, int]:
-    """Of each whole checkpoint, the next group of its position. The newest of a run that is not done may be half."""
+    """The next group of each whole checkpoint's position. The newest of a run that is not done may be half."""
     whole: dict[int, int] = {}
     half: list[tuple[int, str]] = []
     for step, folder in _steps(path / "checkpoints", r"step-(\d{1,9})", found).items():
@@ -284,7 +284,7 @@ def _checkpoints(path: Path, found: Audit, *, done: bool, running: bool) -> dict
 
 
 def _next_group(folder: Path, step: int) -> int:
-    """Of a whole checkpoint. Raises Damaged, or FileNotFoundError, for what is missing of it."""
+    """The next group of a whole checkpoint. Raises Damaged, or FileNotFoundError, for what is missing of it."""
     by_hand = (folder / "loop.pickle").exists()  # of a custom loop; it is never read here
     position = {"step": step, "next_group": 0} if by_hand else read_object(folder / "position.json")
     if position["step"] != step:
@@ -331,7 +331,7 @@ def _evaluations(path: Path, found: Audit) -> None:
 
 
 def _object(file: Path, kind: str, found: Audit) -> dict[str, Any] | None:
-    """Of a file; empty where there is none, None where it is damaged."""
+    """The JSON object in a file; empty if there is no file, None if it is damaged."""
     try:
         return read_object(file)
     except FileNotFoundError:

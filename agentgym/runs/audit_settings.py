@@ -14,7 +14,7 @@ from agentgym.yaml import parse_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of the recipe, as far as they bound what may be found; None where unknown. max_staleness: the loop's bound."""
+    """The recipe's settings that bound what may be found; None if unknown. max_staleness: the loop's bound."""
 
     saves_episodes: bool
     measures_end: bool
@@ -49,7 +49,7 @@ class Starts:
 
     @classmethod
     def of(cls, path: Path, note: Callable[[str], None]) -> Starts:
-        """Of a run's folder. A start undoes those before it that began at its step, or later.
+        """The settings of a run's folder. A start undoes those before it that began at its step, or later.
 
         note: takes what can't be read.
         """

@@ -9,7 +9,7 @@ Decode = Callable[[int], str]
 
 
 def tokenizer_file(run_dir: Path) -> Path | None:
-    """Of a checkpoint, or of an evaluation's model; None where the folder holds none."""
+    """The tokenizer file of a checkpoint, or of an evaluation's model; None if the folder has none."""
     files = sorted(run_dir.glob("checkpoints/*/**/tokenizer.json")) or sorted(run_dir.glob("*/tokenizer.json"))
     return files[0] if files else None
 

@@ -137,7 +137,7 @@ def mark_of(path: Path) -> str:
 
 
 def write_index(path: Path, index: FileIndex) -> None:
-    """By one rename, and without waiting for the disk. Raises OSError."""
+    """Writes the index by one rename, without waiting for the disk. Raises OSError."""
     record = {"format": FORMAT, "mark": index.mark, "places": index.places, "columns": index.columns}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(record, separators=(",", ":"), default=repr), encoding="ascii")

@@ -50,7 +50,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """As `sync`, of a folder with all that is below it."""
+    """Syncs a folder with everything below it, as `sync` does."""
     for path in (*folder.rglob("*"), folder):
         sync(path)
 

@@ -155,7 +155,9 @@ class RunFolder:
         return {key: str(source) for key, source in self._load("config.sources.json").items()}
 
     def set_status(self, status: RunStatus, reason: str = "") -> None:
-        """On a full disk, too: the file has room for it, and is overwritten in place if it can't be replaced."""
+        """Writes the status, even on a full disk: the file has room for it, and is overwritten in place if it can't be
+        replaced.
+        """
         writer = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time()}
         place = self.path if self._lock is None else place_now(self.path, self._lock)
         path, record = place / "status.json", {"status": status, "reason": reason, **writer}
@@ -216,7 +218,7 @@ class RunFolder:
         return (self.path / "state.json").is_file()
 
     def remove(self) -> None:
-        """For a run that could not start. What can't be removed stays."""
+        """Removes the folder of a run that could not start. What can't be removed stays."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(self, name: str, record: Mapping[str, object]) -> None:
@@ -337,7 +339,7 @@ class RunFolder:
         self._save("comparison.json", comparison)
 
     def load_comparison(self) -> dict[str, Json]:
-        """Of the first and the last checkpoint; empty before a run has ended."""
+        """The comparison of the first and the last checkpoint; empty before a run has ended."""
         return self._load("comparison.json")
 
     # checkpoints
@@ -351,7 +353,7 @@ class RunFolder:
         return parent / f"step-{step:06d}"
 
     def checkpoint_steps(self, *, unfinished: bool = False) -> list[int]:
-        """Those whose model was exported, which is done last; unfinished: all that were begun."""
+        """The steps with an exported model, which is written last; unfinished: all that were begun."""
         return _steps_in(self.path / "checkpoints", "step-*" if unfinished else "step-*/hf")
 
 
@@ -379,7 +381,7 @@ def runs_in(runs_dir: str | Path) -> list[str]:
 
 
 def _time_in(path: Path) -> float:
-    """Of a status; 0 for what is none. The time of the file itself is another one in a copy."""
+    """The time in a status; 0 if it has none. The time of the file itself is another one in a copy."""
     with contextlib.suppress(OSError, ValueError):
         record = json.loads(path.read_bytes())
         when = record.get("time") if isinstance(record, dict) else None

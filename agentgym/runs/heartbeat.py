@@ -169,7 +169,7 @@ def _other_threads() -> dict[int, list[_Frame]]:
 
 
 def _frames(frame: FrameType) -> list[_Frame]:
-    """From the outermost, or from the event loop that calls the rest. None of a thread that waits for work.
+    """The frames from the outermost, or from the event loop that calls the rest. None of a thread that waits for work.
 
     A thread that some library has started waits for its own; one that makes a call for others is at work even there.
     """
@@ -190,7 +190,7 @@ def _frames(frame: FrameType) -> list[_Frame]:
 
 
 def _aged(frames: list[_Frame], before: list[_Frame], now: float) -> list[_Frame]:
-    """With since when each is there: a call is the same one as long as all outer ones stand in the same line."""
+    """Adds the time since each frame is there: a call is the same as long as all outer ones are in the same line."""
     same = True
     for number, one in enumerate(frames):
         old = before[number] if number < len(before) else None

@@ -35,14 +35,14 @@ class Begun:
 
 @dataclass(slots=True, kw_only=True)
 class InFlightGroups:
-    """By group id. ended: played and scored, and not yet trained or skipped."""
+    """The groups in flight, by group id. ended: played and scored, and not yet trained or skipped."""
 
     ended: dict[int, Group] = field(default_factory=dict)
     begun: dict[int, Begun] = field(default_factory=dict)
 
 
 def save_in_flight(run: RunFolder, step: int, next_group: int, groups: InFlightGroups) -> None:
-    """Of the position (step, next_group); written before it."""
+    """Saves the groups in flight at the position (step, next_group), before the position is written."""
     records: list[dict[str, Json]] = [
         {
             "group_id": group_id,

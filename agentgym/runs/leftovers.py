@@ -59,7 +59,7 @@ def _shared_memory(run: Path, owners: set[int]) -> Iterator[tuple[str, str]]:
 
 
 def _containers(owners: set[int]) -> Iterator[tuple[str, str]]:
-    """Of sandboxes, by the process in their label."""
+    """The containers of sandboxes, by the process in their label."""
     docker = shutil.which("docker")
     if docker is None:
         return

@@ -82,7 +82,9 @@ class Pulse:
 
 
 def read_pulses(logs: Path) -> list[Pulse]:
-    """Of the processes that have not ended in order. One that was killed here is left out: its exit was seen."""
+    """Reads the heartbeats of the processes that have not ended in order. One that was killed here is left out: its
+    exit was seen.
+    """
     found = []
     for path in sorted(logs.glob("*.beat")):
         try:
@@ -115,7 +117,7 @@ def _pulse(record: Any, stack: list[str]) -> Pulse:
 
 
 def _stack(path: Path) -> list[str]:
-    """Of the first thread that does not wait, innermost first; empty while heartbeats come."""
+    """The stack of the first thread that does not wait, innermost first; empty while heartbeats come."""
     if not path.is_file():
         return []
     with path.open("rb") as file:
@@ -129,7 +131,7 @@ def _stack(path: Path) -> list[str]:
 
 
 def why_silent(pulse: Pulse) -> str:
-    """In words what holds a process; empty for one that computes, as far as can be seen."""
+    """Says what holds a process; empty for one that computes, as far as can be seen."""
     if pulse.is_here:
         try:
             if psutil.Process(pulse.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
@@ -177,7 +179,7 @@ def vitals(pulses: Sequence[Pulse]) -> list[Vital]:
 
 
 def waited_for(in_flight: Mapping[str, Sequence[float]], vitals: Sequence[Vital]) -> list[Vital]:
-    """Those that could end a call that is in flight; all of them where that is not known."""
+    """The processes that could end a call in flight; all of them if that is not known."""
     services = {name for kind in in_flight for name in WAITS.get(kind, ("", kind))[1].split(" and ")}
     return [vital for vital in vitals if not services or vital.name.startswith((*services, CONTROLLER))]
 
@@ -204,7 +206,7 @@ class Liveness:
 
 
 def liveness(run: Path, *, quiet_s: float = QUIET_S) -> Liveness:
-    """Of a run that goes on; the caller knows that it does."""
+    """The liveness of a run that the caller knows to be running."""
     pulses = read_pulses(run / "logs")
     controller = next((one for one in pulses if one.name == CONTROLLER), None)
     if controller is None:

@@ -14,7 +14,7 @@ from agentgym.runs.files import writing
 
 
 def take_lock(path: Path) -> IO[str]:
-    """Of a folder. Raises UserError when another process has it."""
+    """Takes the lock of a folder. Raises UserError when another process has it."""
     with writing(path / "lock"):
         file = (path / "lock").open("a+", encoding="utf-8")
     try:

@@ -96,7 +96,7 @@ def _key(*, make: bool) -> bytes:
 
 
 def _key_folders() -> Iterator[Path]:
-    """Of the home, and for a user without one."""
+    """The folders of the key: in the home, and for a user without one."""
     with contextlib.suppress(RuntimeError):
         yield Path.home() / STATE
     yield Path(tempfile.gettempdir()) / f"agentgym-{os.getuid()}"
@@ -115,5 +115,5 @@ def _make_key(path: Path) -> None:
 
 
 def _mark(key: bytes, path: Path) -> str:
-    """Of a file in its place: a copy elsewhere has other files beside it, which it may name."""
+    """The mark of a file in its place: a copy elsewhere has other files beside it, which it may name."""
     return hmac.new(key, bytes(path.resolve()) + b"\0" + path.read_bytes(), hashlib.sha256).hexdigest()

@@ -93,7 +93,7 @@ def sandbox_text(metrics: Mapping[str, float]) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """For example 3.57 ms, 28.2 ms, 1250 ms."""
+    """Formats milliseconds, for example 3.57 ms, 28.2 ms, 1250 ms."""
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
@@ -106,7 +106,7 @@ def number(value: float, digits: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For example 42s, 3m05s, 2h10m."""
+    """Formats seconds, for example 42s, 3m05s, 2h10m."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"

@@ -90,7 +90,7 @@ class Steering:
             return self._found[name]
 
     def answer(self, request: Request, state: State, step: int, text: str = "") -> None:
-        """By the run. Raises InfraError where the folder can't be written."""
+        """Answers a request, in the run. Raises InfraError where the folder can't be written."""
         line: dict[str, Json] = {"answer": request.id, "state": state, "step": step, "text": text, "time": time.time()}
         append_line(self.path, dump_line(line))
         self._found[request.id] = replace(request, state=state, step=step, text=text)

@@ -43,7 +43,7 @@ def make_app(desk: Desk, model: str) -> Starlette:
 
 
 def _model(name: str, created: int) -> dict[str, Json]:
-    """With the fields of both dialects."""
+    """A model with the fields of both dialects."""
     shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
     return {
         "id": name, "object": "model", "created": created, "owned_by": "agentgym",

@@ -147,7 +147,7 @@ class _Exchange:
             self._admitted.retries.leave(self._call, reached=reached)
 
     async def _wait(self, gone: asyncio.Task[None], send: Send) -> None:
-        """Until the call ends or the client goes away; a stream is kept alive meanwhile."""
+        """Waits until the call ends or the client disconnects; a stream is kept alive meanwhile."""
         pause_s = self._desk.keep_alive_s if self._asked.stream else None
         both = (self._call.task, gone)
         while not (await asyncio.wait(both, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:

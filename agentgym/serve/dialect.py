@@ -57,7 +57,7 @@ class Dialect(Protocol):
     def failure(self, failure: Failure) -> Json: ...
 
     def failure_event(self, failure: Failure) -> bytes:
-        """For an answer that has begun, with status 200."""
+        """The event of a failure after the answer has begun with status 200."""
         ...
 
 
@@ -68,7 +68,7 @@ def data(value: Json, name: str = "") -> bytes:
 
 
 def finite(value: Json) -> Json:
-    """Without the numbers that JSON lacks but a model writes, NaN and infinities: they become null."""
+    """Replaces the numbers that JSON lacks but a model may write, NaN and infinities, by null."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

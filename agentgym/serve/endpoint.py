@@ -122,7 +122,7 @@ class Endpoint:
             raise admitted.bug
 
     def metrics(self) -> dict[str, float]:
-        """Since the start: requests, answers, retries that shared one, clients that went away, refusals by status.
+        """Counts since the start: requests, answers, retries that shared one, disconnected clients, refusals by status.
 
         serve/keys and serve/calls_running are of this moment.
         """

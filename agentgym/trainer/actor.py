@@ -91,7 +91,9 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def trained_logprobs(self) -> array[float]:
-        """Of the tokens that the last step trained, in the order of its samples; see TrainerSetup.keep_logprobs."""
+        """Log-probabilities of the tokens that the last step trained, in the order of its samples; see
+        TrainerSetup.keep_logprobs.
+        """
         return await self._run(self._engine.trained_logprobs) if self._engine.is_first else array("f")
 
     @endpoint
@@ -107,12 +109,14 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
-        """Of every token given those before it, [L] each; 0.0 at index 0. trained_only: 0.0 at all others too."""
+        """Log-probabilities of every token given those before it, [L] each; 0.0 at index 0. trained_only: 0.0 at all
+        others too.
+        """
         return await self._run(self._engine.logprobs, samples, trained_only, self._engine.is_first)
 
     @endpoint
     async def base_logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
-        """As `logprobs`, of the model without its adapters."""
+        """The log-probabilities of the model without its adapters."""
         return await self._run(self._engine.base_logprobs, samples, trained_only, self._engine.is_first)
 
     @endpoint
@@ -186,7 +190,7 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def hold_moved(self, version: int) -> None:
-        """As `hold_version`, of weights that steps have changed since they were published."""
+        """Holds weights that steps have changed since they were published; see `hold_version`."""
         self._engine.hold_moved(version)
 
     @endpoint

@@ -31,7 +31,7 @@ class Manifest:
 
 
 def fingerprints(paths: Iterable[Path]) -> Fingerprints:
-    """As a manifest has them: name to (size in bytes, CRC-32 of the first GiB)."""
+    """Fingerprints for a manifest: name to (size in bytes, CRC-32 of the first GiB)."""
     return {path.name: _fingerprint(path) for path in paths}
 
 
@@ -110,7 +110,7 @@ def check_adapters(folder: str, lora: LoraConfig) -> None:
 
 
 def _plain(lora: LoraConfig) -> dict[str, object]:
-    """As JSON has it. Without adapters the other settings count for nothing."""
+    """The settings as JSON has them. Without adapters the others are irrelevant."""
     return {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora.rank else {"rank": 0}
 
 

@@ -41,7 +41,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticConfig:
-    """Of the head that an advantage with a critic asks for. epochs: its steps for each of the policy's."""
+    """Settings of the head that an advantage with a critic asks for. epochs: its steps for each of the policy's."""
 
     lr: float = 1e-2
     epochs: int = 4

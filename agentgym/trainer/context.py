@@ -65,7 +65,7 @@ class Context:
         return all_2N + (placed_2N - placed_2N.detach())
 
     def rows_of_all(self, own_ND: Tensor, here_N: Tensor) -> Tensor:
-        """As `of_all`, of [n, D] and without a gradient: [N, D]."""
+        """The rows [n, D] of all ranks, without a gradient: [N, D]."""
         all_ND = own_ND.new_zeros(len(here_N), own_ND.shape[1])
         all_ND[here_N] = own_ND
         dist.all_reduce(all_ND, group=self.group)

@@ -40,7 +40,7 @@ class Critic:
         return values_N
 
     def keep(self, hidden_ND: Tensor, returns_N: Tensor) -> None:
-        """Of one microbatch, for the next `fit`."""
+        """Keeps one microbatch for the next `fit`."""
         self._kept.append((hidden_ND.detach().float(), returns_N.float()))
 
     def forget(self) -> None:

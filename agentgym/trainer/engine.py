@@ -81,7 +81,7 @@ class TitanEngine:
 
     @version.setter
     def version(self, version: int) -> None:
-        """From now on the weights are those of this version, until a step changes them."""
+        """Declares that the weights are those of this version, until a step changes them."""
         self._version = version
         self._mismatch.published()
 
@@ -197,13 +197,14 @@ class TitanEngine:
             self._built.critic.forget()
 
     def clear_gradients(self) -> None:
-        """As if nothing had come since the last step."""
+        """Clears the gradients, as if nothing had come since the last step."""
         self._built.optimizers.zero_grad()
         self._accumulation.drop()
         self._mismatch.forget()
 
     def trained_logprobs(self) -> array[float]:
-        """Of the tokens that the last step trained, in the order of its samples, before it changed the weights.
+        """Log-probabilities of the tokens that the last step trained, in the order of its samples, before it changed
+        the weights.
 
         Raises ValueError without `setup.keep_logprobs`.
         """
@@ -252,7 +253,7 @@ class TitanEngine:
     def base_logprobs(
         self, samples: Sequence[Sample], trained_only: bool = False, read: bool = True
     ) -> list[tuple[float, ...]]:
-        """As `logprobs`, of the model without its adapters. Raises ValueError where there are none."""
+        """The log-probabilities of the model without its adapters. Raises ValueError where there are none."""
         if not self._trainer.lora.rank:
             raise ValueError("trainer.lora is off: the model has no base beside what is trained")
         with without_adapters(self._model):
@@ -261,7 +262,7 @@ class TitanEngine:
     def _gathered(
         self, batch: TrainBatch, wanted_RL: Tensor, of_logprobs: Callable[[Tensor], Tensor], read: bool
     ) -> list[tuple[float, ...]]:
-        """By sample, [L] each, what `of_logprobs` gives for the wanted entries of each part, after its forward pass."""
+        """What `of_logprobs` gives for the wanted entries of each part after its forward pass, by sample, [L] each."""
         values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
         for part in self._parts(batch, wanted_RL, {}):
             logprobs_N, _ = self._forward(part)
@@ -372,6 +373,6 @@ class TitanEngine:
 
 
 def _old_logprobs(samples: Sequence[Sample]) -> list[float]:
-    """Of the trained tokens."""
+    """The old log-probabilities of the trained tokens."""
     pairs = (zip(sample.loss_mask, sample.old_logprobs, strict=True) for sample in samples)
     return [value for pair in pairs for mask, value in pair if mask]

@@ -139,7 +139,7 @@ def export_folder(
 
 
 def name_export(folder: str) -> None:
-    """Of one that is whole as FOLDER.partial."""
+    """Renames a whole export from FOLDER.partial to FOLDER."""
     publish(Path(folder).with_name(f"{Path(folder).name}.partial"), Path(folder))
 
 

@@ -42,7 +42,7 @@ class Forward:
 
     @property
     def hidden(self) -> Tensor:
-        """Of the last call, at its wanted entries: [N, D], without a gradient."""
+        """The hidden states of the last call at its wanted entries: [N, D], without a gradient."""
         own: Tensor = self._model.lm_head.hidden  # type: ignore[union-attr,assignment]
         return own if self._here_N is None else self._context.rows_of_all(own, self._here_N)
 

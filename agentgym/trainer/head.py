@@ -39,8 +39,8 @@ class _Shard:
 
 
 def _statistics(logits_NV: Tensor, column_N1: Tensor, temperature: float) -> Tensor:
-    """Of each row of the logits over the temperature: highest, sum of exps below it, their product with the logits'
-    sum, and what is in `column`. [4, N]
+    """Statistics of each row of the logits over the temperature: highest, sum of exps below it, their product with the
+    logits' sum, and what is in `column`. [4, N]
     """
     scaled_NV = logits_NV / temperature
     highest_N = scaled_NV.amax(1)
@@ -65,7 +65,7 @@ def _gradient_with_entropy(
     entropy_N: Tensor,
     entropy_grad_N: Tensor,
 ) -> Tensor:
-    """As `_gradient`, with -p * (log p + H) for the entropy H. [N, V]"""
+    """The gradient as `_gradient`, with -p * (log p + H) for the entropy H. [N, V]"""
     logs_NV = logits_NV / temperature - normalizer_N[:, None]
     factor_NV = torch.addcmul(factor_N[:, None], logs_NV + entropy_N[:, None], entropy_grad_N[:, None])
     return (logs_NV.exp_() * factor_NV).div_(-temperature).to(dtype)

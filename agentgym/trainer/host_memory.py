@@ -46,7 +46,7 @@ class HostMemory:
         return copy.copy_(tensor, non_blocking=self._device.type == "cuda")
 
     def wait(self) -> None:
-        """For the copies that were begun."""
+        """Waits for the copies that were begun."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 

@@ -41,7 +41,7 @@ class Batch:
 
 
 class Journal:
-    """At most as many batches as there are steps between two checkpoints."""
+    """The batches since the last checkpoint, one a step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

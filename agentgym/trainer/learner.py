@@ -20,7 +20,7 @@ class Sleeper(Protocol):
     """Generators on the trainer's GPU."""
 
     async def sleep(self) -> None:
-        """Until their next update they need no memory."""
+        """Releases the memory that is not needed until the next update."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -122,7 +122,7 @@ class StoredAdapters:
         yield from whole_adapters(self._model, self._names)
 
     def _base_digest(self) -> str:
-        """Of what this trainer computes with, as readers compute it of their own folder."""
+        """The digest of this trainer's base weights, as readers compute it from their own folder."""
         state = self._model.state_dict()
         named = self._names.to_hf({key: key for key in state})
         return digest((name, full(state[key])) for name, key in named.items())

@@ -66,7 +66,7 @@ class Treated:
         return (loss_N * self.weights_N).masked_fill(self.weights_N == 0, 0.0)
 
     def true_metrics(self, result: TokenLoss, version: int) -> TokenLoss:
-        """With those of trainer against sampler measured on the tokens as they were sampled."""
+        """The metrics, those of trainer against sampler measured on the tokens as they were sampled."""
         if self.weights_N is None:
             return result
         true = {name: value for name, value in mismatch(self.tokens, version).items() if name in result.metrics}
@@ -125,7 +125,7 @@ class MismatchGuard:
         return self._treated(tokens, corrected_N, masked_N, classes["engine"])
 
     def judge(self, step: int) -> None:
-        """Before an update of this step: the figures so far. Raises InfraError, on every rank, above a `stop`."""
+        """Judges the figures so far, before the step's update. Raises InfraError, on every rank, above a `stop`."""
         if not self._active:
             return
         sums = self._ranks.same(self._ranks.reduce(self._sums.clone())).tolist()

@@ -1,4 +1,4 @@
-"""From which mismatch between generators and trainer on something is done about it, and what. No torch."""
+"""Limits on the mismatch between generators and trainer, and what happens beyond them. No torch."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class MismatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits(MismatchLimits):
-    """Of tokens that exactly the trained weights sampled: two implementations of one model."""
+    """Limits for tokens that exactly the trained weights sampled: two implementations of one model."""
 
     warn: float | None = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalenessLimits(MismatchLimits):
-    """Of what tokens of older weights have beyond that: the weights moved on."""
+    """Limits for what tokens of older weights have beyond that: the weights moved on."""
 
     warn: float | None = 0.05
 

@@ -1,4 +1,4 @@
-"""From a model's architecture to torchtitan's configuration of it."""
+"""Converts a model's architecture to torchtitan's configuration."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ class Ranks:
         return values
 
     def same(self, values: Tensor) -> Tensor:
-        """Those of rank 0, on every rank, in place: what is decided by them must not hang on a last bit."""
+        """Copies rank 0's values to every rank, in place, so that all ranks decide alike despite rounding."""
         if self.sharded:
             dist.broadcast(values, 0)
         return values
 
     def gathered(self, value: T) -> list[T]:
-        """Of every rank, on every rank, in their order. It must be picklable."""
+        """Gathers the values of every rank on every rank, in rank order. It must be picklable."""
         if not self.sharded:
             return [value]
         values: list[Any] = [None] * dist.get_world_size()

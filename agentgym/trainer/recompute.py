@@ -54,7 +54,7 @@ class EverySecondAC(ElementwiseAC):
 
 
 def policy(kept: set[object], *, every_second: bool, rank: int) -> Callable[..., CheckpointPolicy]:
-    """Of one pass through a block. kept: operations whose results stay."""
+    """The recomputation policy of one pass through a block. kept: operations whose results stay."""
     products = {False: 0, True: 0}  # so far, in the first pass and in the one that computes again
 
     def decide(

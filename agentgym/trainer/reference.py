@@ -104,7 +104,7 @@ class ReferenceModel(TrainerClient):
             self._begun |= {sample.sample_id: (task, index) for index, sample in enumerate(full)}
 
     def forget(self, samples: Sequence[Sample]) -> None:
-        """Of those that began, these will not be asked for."""
+        """Drops calls that began and will not be asked for."""
         for sample in samples:
             self._waiting.pop(sample.sample_id, None)
             self._begun.pop(sample.sample_id, None)
@@ -162,5 +162,5 @@ class BaseOfTrainer:
         """It stays what it is; see `Recipe.needs_reference_model`."""
 
     async def forward(self, samples: Sequence[Sample], trained_only: bool = False) -> Scores:
-        """As of `ReferenceModel`."""
+        """The log-probabilities, as `ReferenceModel.forward` gives them."""
         return await self.trainer.call(TitanTrainer.base_logprobs, samples, trained_only)

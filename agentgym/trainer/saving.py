@@ -131,7 +131,7 @@ class CheckpointSave:
         return max(part.write_s for part in parts)
 
     def _agreed(self, part: _Part, error: BaseException | None) -> list[_Part]:
-        """Of all ranks. Raises on each of them where one has failed."""
+        """Gathers the results of all ranks. Raises on each of them if one has failed."""
         parts = self._ranks.gathered(part if error is None else _Part(error=repr(error)))
         if error is not None:
             raise error
@@ -233,7 +233,7 @@ class Saver:
 
 
 def _size(item: WriteItem) -> int:
-    """In bytes of the whole tensor: the order in which torch's writer loads tensors from a GPU."""
+    """The whole tensor's size in bytes: the order in which torch's writer loads tensors from a GPU."""
     if item.tensor_data is None:
         return 0
     return math.prod(item.tensor_data.size) * item.tensor_data.properties.dtype.itemsize

@@ -28,7 +28,9 @@ def load_compiler() -> None:
 
 
 def _compiled_when_called(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """As torch.compile, which loads the compiler before it is known whether anything will be compiled."""
+    """Compiles at the first call: torch.compile loads the compiler before it is known whether anything will be
+    compiled.
+    """
 
     @functools.cache
     def compiled() -> Callable[..., Any]:

@@ -65,7 +65,7 @@ class View:
             return found
 
     def runs(self) -> list[Run]:
-        """Those that go on first, then the newest: by when each last did something."""
+        """The runs: active ones first, then by their last activity, newest first."""
 
         def place_in_list(run: Run) -> tuple[bool, float]:
             status, _, changed = run.status()
@@ -294,8 +294,9 @@ def _number(request: Request, name: str, default: int, low: int, high: int) -> i
 
 
 def _index(view: View, page: Path, request: Request) -> Response:
-    """With what the page asks first named in the head, so that it comes while the script is still read, and the colours
-    that were chosen before."""
+    """The index page, whose head names the first requests, so that they start while the script is read, and the chosen
+    colours.
+    """
     try:
         text = (page / "index.html").read_bytes()
     except OSError:

@@ -108,7 +108,7 @@ def _sentence(found: Comparison, a: str, b: str) -> str:
 
 
 def _keys(table: Table, step: int) -> dict[str, str]:
-    """Of the episodes of an evaluation by id."""
+    """The keys of an evaluation's episodes, by id."""
     part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
     ids = table.columns["episode_id"]
     return {ids[number]: table.key(number) for number in range(part.first, part.first + part.count)}

@@ -235,7 +235,7 @@ _MADE: dict[str, Callable[[Run], dict[str, Any] | None]] = {
 
 
 def _by_part(run: Run, name: str, measure: Callable[[Table, Part], Any]) -> dict[int, Any]:
-    """Of every step's saved episodes; those of a step are measured once."""
+    """Figures of every step's saved episodes, by part; a step is measured once."""
     table = run.episodes.read()
     parts = [part for part in table.parts if part.source == "train" and part.count]
     return {part.step: run.kept(f"{name} {part.step}", part.stamp, partial(measure, table, part)) for part in parts}
@@ -246,7 +246,7 @@ def _known(value: float) -> float | None:
 
 
 def _thinned(curve: dict[str, Any], max_points: int) -> dict[str, Any]:
-    """At most max_points points: means of neighbours, with the lowest and the highest of each in low and high."""
+    """Thins to max_points points: means of neighbours, with the lowest and the highest of each in low and high."""
     count = len(curve["steps"])
     if count <= max_points:
         return curve

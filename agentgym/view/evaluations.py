@@ -15,7 +15,7 @@ Scores = dict[str, list[float | None]]  # by task
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
-    """By step. difference: None for the first, and where fewer than two tasks are shared."""
+    """The evaluations by step. difference: None for the first, and where fewer than two tasks are shared."""
     table = run.episodes.read()
     steps = sorted({part.step for part in table.parts if part.source == "eval"})
     stamp = tuple(value for part in table.parts if part.source == "eval" for value in part.stamp)

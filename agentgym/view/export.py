@@ -154,5 +154,5 @@ def _hash(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """As encodeURIComponent does it."""
+    """Quotes as encodeURIComponent does."""
     return quote(name, safe="-_.!~*'()")

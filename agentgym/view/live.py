@@ -49,7 +49,7 @@ class Tail:
         return whole.splitlines(), replaced
 
     def skip(self) -> None:
-        """To the end of its last whole line."""
+        """Skips to the end of the last whole line."""
         try:
             data, self._inode = self.path.read_bytes(), self.path.stat().st_ino
         except OSError:

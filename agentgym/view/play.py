@@ -53,7 +53,7 @@ class Play:
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """From its start to its score; what holds a sandbox or a process is gone when it returns."""
+        """Plays from the start to the score; what holds a sandbox or a process is gone when it returns."""
         try:
             async with AsyncExitStack() as stack:
                 sandbox = await self._open_sandbox(stack)
@@ -107,7 +107,9 @@ class Play:
                 self.waiting.set_result(None)
 
     async def _turns(self, game: HandEpisode) -> None:
-        """Until the episode stops, or nobody says anything. Who said the last turn is answered after the score."""
+        """Plays turns until the episode stops, or nobody says anything. Who said the last turn is answered after the
+        score.
+        """
         self.tools = await game.schemas()
         self.started.set()
         while True:
@@ -124,7 +126,7 @@ class Play:
             self.waiting.set_result(None)
 
     def as_json(self) -> dict[str, Any]:
-        """As the page shows it."""
+        """The JSON that the page shows."""
         runner = self.game.runner if self.game else None
         episode = runner.episode if runner else None
         weights = default_weights(self.environment)

@@ -1,4 +1,4 @@
-"""Who may ask: requests to our own address, from our own page, with the token where one is needed.
+"""Access control: requests to our own address, from our own page, with the token where one is needed.
 
 A page of another site can make a browser send requests here. What stops it: the Host has to be ours (a name that was
 pointed at this machine is not), the Origin of anything that changes something has to be ours, its body has to be

@@ -20,7 +20,7 @@ NUM_PORTS = 20  # that are tried after the default
 
 
 def cache_folder() -> Path:
-    """For what is made of runs and kept outside of them."""
+    """The cache folder for what is derived from runs and kept outside of them."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "agentgym" / "view"
 
@@ -54,7 +54,7 @@ def address(host: str, port: int, access: Access) -> str:
 
 
 class Server(uvicorn.Server):
-    """Without signal handlers: who runs it cancels it. on_start: called once requests are answered."""
+    """A server without signal handlers: the caller cancels it. on_start: called once requests are answered."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
 async def serve(
     view: View, host: str, listening: socket.socket, started: Callable[[str], None], bounds: Bounds | None = None
 ) -> None:
-    """Until it is cancelled. started: called with the address once requests are answered."""
+    """Serves until cancelled. started: called with the address once requests are answered."""
     port = listening.getsockname()[1]
     access = Access.of(host, port)
     config = configure(build_app(view, access), bounds or Bounds(), lifespan="on", timeout_graceful_shutdown=1)

@@ -56,7 +56,7 @@ class Table:
         return len(self.columns["n"])
 
     def key(self, row: int) -> str:
-        """As links name an episode."""
+        """The key of an episode in links."""
         columns = self.columns
         return f"{columns['source'][row]}-{columns['step'][row]}-{columns['n'][row]}"
 
@@ -84,7 +84,7 @@ class Table:
 
 @dataclass(slots=True)
 class Tables:
-    """Of one run. cache: where indexes of files that have none are kept; None keeps them in memory only."""
+    """The tables of one run. cache: where indexes of files that have none are kept; None keeps them in memory only."""
 
     path: Path
     cache: Path | None

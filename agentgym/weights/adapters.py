@@ -103,7 +103,7 @@ class MergedWeights:
         return Origin(base=note.base, base_dtype=note.base_dtype, dtype=note.dtype, adapted=adapted)
 
     def parts(self) -> tuple[MergedWeights, MergedWeights]:
-        """Those without an adapter, and those with one."""
+        """The weights without an adapter, and those with one."""
         return self._those(lambda name: not self._is_adapted(name)), self._those(self._is_adapted)
 
     def on(self, device: torch.device) -> MergedWeights:
@@ -171,7 +171,7 @@ class Base:
         return self.merged(chain([first], rest), device) if has_adapters([first]) else chain([first], rest)
 
     def merged(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> MergedWeights:
-        """As `whole`, of what is known to be adapters."""
+        """Merges what is known to be adapters; see `whole`."""
         found = {name: tensor.to(device, copy=True) for name, tensor in weights}  # the store may forget the version
         note = AdapterNote.of_tensor(found.pop(NOTE))
         check_adapters({name: tuple(weight.shape) for name, weight in self._weights.items()}, found.items())
@@ -192,7 +192,7 @@ class Base:
 
     @cached_property
     def _weights(self) -> dict[str, Tensor]:
-        """Those that the trainer has too: no buffers that some folders keep, no tied head."""
+        """The weights that the trainer has too: no buffers that some folders keep, no tied head."""
         wanted = read_architecture(self._folder).hf_shapes()
         return collect(wanted, ((name, tensor) for name, tensor in read_folder(self._folder) if name in wanted))
 

@@ -13,7 +13,7 @@ CHUNK_BYTES = 2**24  # summed at a time
 
 
 def digest(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Of names, types, shapes and bits, whatever their order. Hexadecimal."""
+    """The digest of names, types, shapes and bits, whatever their order. Hexadecimal."""
     lines = sorted(f"{name} {weight.dtype} {tuple(weight.shape)} {_of_bits(weight)}\n" for name, weight in weights)
     return hashlib.blake2b("".join(lines).encode(), digest_size=8).hexdigest()
 

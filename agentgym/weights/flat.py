@@ -80,7 +80,7 @@ def once(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
 
 
 def buckets(layout: Layout, most: int) -> list[Bucket]:
-    """Of at most so many bytes each, or of one weight that has more."""
+    """Groups weights into buckets of at most so many bytes, or of one weight that has more."""
     found: list[Bucket] = []
     names: list[str] = []
     begin = 0
@@ -95,14 +95,15 @@ def buckets(layout: Layout, most: int) -> list[Bucket]:
 
 
 def checksums(buffer: Tensor, parts: Iterable[Bucket]) -> list[int]:
-    """Of each part of a buffer, as `checksum`. They are read from the device once for all."""
+    """The checksum of each part of a buffer. They are read from the device once for all."""
     sums = [_sums(buffer[part.begin : part.end]) for part in parts]
     return [_joined(*two) for two in torch.stack(sums).tolist()] if sums else []
 
 
 def checksum(data: Tensor) -> int:
-    """Of bytes, a multiple of ALIGNMENT: they are lines of 32-bit numbers, whose sums by column and by line count, each
-    times an odd number of its place. So bytes that change places, within a line or between lines, change it too.
+    """The checksum of bytes, a multiple of ALIGNMENT: they are lines of 32-bit numbers, whose sums by column and by
+    line count, each times an odd number of its place. So bytes that change places, within a line or between lines,
+    change it too.
     """
     return _joined(*_sums(data).tolist())
 
@@ -112,7 +113,7 @@ def _joined(by_column: int, by_line: int) -> int:
 
 
 def _sums(data: Tensor) -> Tensor:
-    """By column and by line, [2], as 64-bit numbers that wrap around."""
+    """Sums by column and by line, [2], as 64-bit numbers that wrap around."""
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
     sums = [[part.sum(axis, dtype=torch.int64) for part in torch.split(words, SUMMED_LINES)] for axis in (0, 1)]
     return torch.stack([_by_place(torch.stack(sums[0]).sum(0)), _by_place(torch.cat(sums[1]))])

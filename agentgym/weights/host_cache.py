@@ -72,14 +72,14 @@ class HostCacheStore(SharedMemoryStore):
             raise KeyError(f"no weights of version {version}; the hosts hold {await self.versions()}") from None
 
     async def versions(self) -> list[int]:
-        """That any host holds, of those that are not lost."""
+        """The versions that any host holds, of the hosts that are not lost."""
         lost = {host.name for host in self._hosts.all if host.lost} if self._hosts is not None else set()
         sources = [source for source in self._sources if source.host not in lost]
         asked = await asyncio.gather(*(asyncio.to_thread(self._held, source) for source in sources))
         return sorted({version for held in asked for version in held})
 
     async def delete(self, version: int) -> None:
-        """On this host: the others drop it when they fetch a later one."""
+        """Deletes a version on this host: the others drop it when they fetch a later one."""
         self._path(version).unlink(missing_ok=True)
 
     def _fill(self, version: int) -> None:

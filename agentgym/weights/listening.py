@@ -11,7 +11,7 @@ from multiprocessing.connection import Client, Connection, Listener, answer_chal
 
 
 def connect(place: tuple[str, int], token: bytes) -> Connection:
-    """To such a port. Raises OSError, EOFError, AuthenticationError."""
+    """Connects to such a port. Raises OSError, EOFError, AuthenticationError."""
     line = Client(place, authkey=token)
     with socket.socket(fileno=os.dup(line.fileno())) as own:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or the first request waits 40 ms for an ACK

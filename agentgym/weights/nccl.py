@@ -33,7 +33,7 @@ KEPT_FILES = 2  # of versions that were asked for, in each reading process
 
 
 class Directory:
-    """Of the controller: knows where the process is that publishes."""
+    """The controller's directory: knows where the publishing process is."""
 
     def __init__(self, address: str, token: bytes) -> None:
         self._publisher: tuple[str, int] | None = None

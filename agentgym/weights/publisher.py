@@ -60,7 +60,7 @@ class Lost(Exception):
 
 
 class Publisher:
-    """Of one process. A buffer does not change while it is sent; `put` fills another meanwhile."""
+    """Publishes the weights of one process. A buffer does not change while it is sent; `put` fills another."""
 
     def __init__(
         self, address: str, token: bytes, *, keep: int, backend: str, timeout_s: float, bucket_bytes: int

@@ -31,7 +31,7 @@ class Source:
     timeout_s: float
 
     def ask(self, *request: object) -> object:
-        """Of the publisher. Raises OSError, EOFError where there is none."""
+        """Asks the publisher. Raises OSError, EOFError where there is none."""
         with self.connect() as line:
             line.send(request)
             if not line.poll(self.timeout_s):
@@ -48,7 +48,7 @@ class Source:
 
 
 class Receiver:
-    """Of this process; one version is received at a time."""
+    """Receives weights in this process, one version at a time."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

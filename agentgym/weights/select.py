@@ -30,7 +30,7 @@ class SharedMemoryConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaIpcConfig(StoreConfig):
-    """On the trainer's GPU, from where the generators of the same host copy them GPU to GPU."""
+    """Weights stay on the trainer's GPU, from where the generators of the same host copy them GPU to GPU."""
 
     gpu_memory = True
     gpu_peers = True
@@ -48,7 +48,7 @@ class CudaIpcConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclConfig(StoreConfig):
-    """On the trainer's GPU, from where it is broadcast to the generators', on any host.
+    """Weights stay on the trainer's GPU, from where they are broadcast to the generators, on any host.
 
     backend: auto is NCCL where trainer and generators have a GPU each, and gloo where not. timeout_s: of silence, after
     which an update has failed.

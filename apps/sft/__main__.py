@@ -63,7 +63,9 @@ def main() -> int:
 
 
 def _recipes(arguments: argparse.Namespace) -> dict[str, PolicyRecipe]:
-    """By the name of the variant. Raises UserError for a mistake in any of them, before the first is begun."""
+    """The recipes by the name of their variant. Raises UserError for a mistake in any of them, before the first is
+    begun.
+    """
     given = read_yaml(arguments.recipe) if arguments.recipe else {}
     given = apply_overrides(given, [*arguments.set, *([f"out={arguments.out}"] if arguments.out else [])])
     base = build(PolicyRecipe, given)

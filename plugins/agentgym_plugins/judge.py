@@ -97,7 +97,7 @@ class Judge:
         return reward(name=name, weight=weight, timeout_s=max(600.0, 2 * longest_s))(grade)
 
     async def grade(self, episode: Episode) -> float:
-        """In [0, 1]. Raises JudgeFailed."""
+        """The grade in [0, 1]. Raises JudgeFailed."""
         body = self._request(episode)
         key = hashlib.sha256(json.dumps([self.base_url, self.best, body], sort_keys=True).encode()).hexdigest()
         if (known := self._cached(key)) is not None:
@@ -176,7 +176,7 @@ class Judge:
         }
 
     def _score(self, answer: str) -> float:
-        """Of the last JSON object with a score. Raises ValueError."""
+        """The score in the last JSON object with one. Raises ValueError."""
         decoder = json.JSONDecoder()
         for begin in reversed([at for at, char in enumerate(answer) if char == "{"][-100:]):
             try:

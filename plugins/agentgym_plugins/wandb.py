@@ -77,7 +77,7 @@ class WandbSink:
         self._run.log({"episodes": table}, step=step)
 
     def _continue(self, step: int) -> None:
-        """Before the first step after a resume."""
+        """Continues a run, before the first step after a resume."""
         if not self._resumed:
             return
         self._resumed = False

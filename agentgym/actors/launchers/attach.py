@@ -84,7 +84,7 @@ async def attach(machine: str, wait_s: float, stack: AsyncExitStack, *, named_la
 
 
 def parse(machine: str) -> tuple[str, int]:
-    """Of `HOST`, `HOST:PORT` or `[IPV6]:PORT`."""
+    """Parses `HOST`, `HOST:PORT` or `[IPV6]:PORT`."""
     name, colon, port = machine.rpartition(":")
     if not colon or machine.endswith("]") or (name.count(":") and not name.startswith("[")):
         name, port = machine, str(PORT)

@@ -51,7 +51,7 @@ class SlurmLauncher(Launcher):
 
 
 def nodes_of(environment: Mapping[str, str]) -> list[str]:
-    """Of the allocation that a process with this environment is in. Raises UserError outside of one."""
+    """Returns the nodes of the allocation that a process with this environment is in. Raises UserError outside one."""
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     if not nodes:
         raise UserError(

@@ -120,7 +120,7 @@ def _check_tasks(split: str, tasks: Sequence[Task], report: Report) -> None:
 
 
 def _sound(tasks: Iterable[Task]) -> list[Task]:
-    """Those that are tasks at all."""
+    """The items that are tasks at all."""
     return [task for task in tasks if not _fault(task)]
 
 

@@ -31,14 +31,14 @@ _CHECKED_TOKENS = 3 * PIECE // 2  # beyond one piece
 
 
 class InvariantModel(DecoderModel):
-    """For float32 on one thread of a CPU. max_len: a multiple of PIECE."""
+    """A batch-invariant model for float32 on one thread of a CPU. max_len: a multiple of PIECE."""
 
     def __init__(self, architecture: Architecture, weights: DecoderWeights, *, max_len: int) -> None:
         assert max_len % PIECE == 0
         super().__init__(architecture, weights, max_len=max_len)
 
     def forward(self, batch: TokenBatch, cache: KVCache) -> Tensor:
-        """As its base; the vocabulary too is padded, by entries of probability 0."""
+        """The base's forward pass; the vocabulary is padded too, by entries of probability 0."""
         logits_BV = super().forward(batch, cache)
         return F.pad(logits_BV, (0, -logits_BV.shape[1] % ROWS), value=-torch.inf)
 
@@ -62,7 +62,7 @@ class InvariantModel(DecoderModel):
 
 
 def invariant_cache(architecture: Architecture, *, rows: int, max_len: int, like: Tensor) -> KVCache:
-    """For an InvariantModel. like: its weights' device and type."""
+    """Makes the cache of an InvariantModel. like: its weights' device and type."""
     return KVCache(architecture, rows=rows, max_len=max_len, device=like.device, dtype=like.dtype, bucket=PIECE)
 
 
@@ -76,7 +76,7 @@ def check_invariance(model: DecoderModel) -> None:
     tokens[1:3] = tokens[0]
 
     def logits(cuts: list[tuple[list[int], int, int]], row: int) -> Tensor:
-        """After the last token of a row, whose tokens come in passes of (rows, first, end)."""
+        """The logits after the last token of each row, whose tokens come in passes of (rows, first, end)."""
         cache = invariant_cache(architecture, rows=5, max_len=max_len, like=model.weights.embedding)
         for rows, first, end in cuts:
             if end - first == 1:

@@ -94,7 +94,7 @@ class DecoderModel:
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
     def _padded(self, values: Tensor) -> Tensor:
-        """With as many rows as the kernels are to see; those of the tokens are first."""
+        """Pads to the number of rows that the kernels are to see; those of the tokens are first."""
         return values
 
     def _by_kv_head(self, queries: Tensor, batch: TokenBatch) -> Tensor:

@@ -54,7 +54,7 @@ class RowTable:
 
     @property
     def share(self) -> float:
-        """Of the cache that holds contexts: of running sequences, and of others that may be continued."""
+        """The share of the cache that holds contexts: of running sequences, and of others that may be continued."""
         return float(self.computed.sum()) / self.tokens.size
 
     @property
@@ -112,7 +112,7 @@ class RowTable:
     def shared_prefix(
         self, prompt: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], *, known: bool = False
     ) -> npt.NDArray[np.int64]:
-        """For each of the rows, how many tokens of a prompt's beginning it has computed (known: or only knows)."""
+        """The number of a prompt's first tokens that each row has computed (known: or only knows)."""
         equal = self.tokens[rows, : len(prompt)] == prompt
         common = np.where(equal.all(axis=1), len(prompt), equal.argmin(axis=1))
         return np.minimum(common, (self.length if known else self.computed)[rows])

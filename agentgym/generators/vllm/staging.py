@@ -51,7 +51,7 @@ class Staging:
         return not self._thread.is_alive()
 
     def weights(self) -> Weights:
-        """Those that are there; what is not yet received is received by who goes through them."""
+        """The received weights; iterating receives the rest."""
         return self._base.whole(open_weights(self.path), self._device) if self._weights is None else self._weights
 
     def _receive_adapters(self) -> None:
@@ -114,7 +114,7 @@ def is_shared(device: torch.device) -> bool:
 
 @contextmanager
 def _beside(device: torch.device) -> Iterator[None]:
-    """On a GPU this thread's work is done beside the model's, all of it when this ends."""
+    """On a GPU, runs this thread's work beside the model's; all of it is done when this ends."""
     if device.type != "cuda":
         yield
         return
@@ -137,5 +137,5 @@ def _finish(device: torch.device) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """For the engine, which asks from another process."""
+    """The reason as text, for the engine, which asks from another process."""
     return f"{type(error).__name__}: {error}"

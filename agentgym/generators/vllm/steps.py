@@ -31,7 +31,7 @@ Report = Callable[[EngineStep], None]
 
 
 def wants_steps(vllm_config: VllmConfig, engine_index: int = 0) -> StatLoggerBase:
-    """For `AsyncLLM`'s stat_loggers: with one of them, vLLM's process says how each step went."""
+    """An entry of `AsyncLLM`'s stat_loggers: with one, vLLM's process reports each step."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Silent(StatLoggerBase):  # type: ignore[misc]  # vllm has no types here
@@ -59,7 +59,7 @@ def report_steps(llm: AsyncLLM, report: Report) -> None:
 
 
 class _StepReporter:
-    """In the place of vLLM's manager of loggers."""
+    """Takes the place of vLLM's manager of loggers."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -81,7 +81,7 @@ class _StepReporter:
 
 
 def _count(state: object, output: EngineCoreOutput, timestamp_s: float, stats: IterationStats | None) -> None:
-    """Of one sequence in one step. In the place of what vLLM counts."""
+    """Counts one sequence in one step, in place of vLLM's own counts."""
     if stats is None:
         return
     stats.iteration_timestamp = timestamp_s  # of vLLM's process, for this one's own

@@ -15,7 +15,7 @@ from agentgym.generators.vllm.worker import WorkerExtension as WorkerExtension
 
 
 def schedule_in_the_kernel(builder: Any) -> None:
-    """Of a class of vLLM's: its objects that are made from now on."""
+    """Changes a class of vLLM, for the objects that are made from now on."""
     vllms = builder.__init__
 
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:

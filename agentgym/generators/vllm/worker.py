@@ -49,7 +49,7 @@ class _ParallelConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Of the merged weights that a model has. parameters: the model's names of those that depend on adapters."""
+    """The merged weights that a model holds. parameters: the model's names of those that depend on adapters."""
 
     origin: Origin
     parameters: frozenset[str]
@@ -112,7 +112,9 @@ class WorkerExtension:
         return self.agentgym_base
 
     def agentgym_loads_in_place(self) -> bool:
-        """With CUDA, unless something is done to weights after they are loaded; on CPUs vLLM packs them."""
+        """Whether weights load in place: with CUDA, unless weights are processed after loading; on CPUs vLLM packs
+        them.
+        """
         cuda = self.device.type == "cuda" and torch.version.hip is None  # nobody tried it on AMD's
         return cuda and as_in_checkpoint(self.model_runner.get_model())
 
@@ -162,7 +164,8 @@ def load_merged(
     as_here: Callable[[Iterable[tuple[str, Tensor]]], Iterator[tuple[str, Tensor]]],
     held: Held | None,
 ) -> Held:
-    """As `load_in_place`, and of the same origin as what the model holds only what is adapted: the rest is the same.
+    """Loads as `load_in_place` does; from the origin of what the model holds, only what is adapted, since the rest is
+    equal.
 
     as_here: `moved`.
     """

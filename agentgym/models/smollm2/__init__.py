@@ -40,7 +40,7 @@ def smollm2_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Beside the hub's where that is moved, else in the user's cache."""
+    """The cache folder: beside the hub's if that was moved, else in the user's cache."""
     if home := os.environ.get("HF_HOME"):
         return Path(home).expanduser() / "agentgym"
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agentgym"

@@ -24,7 +24,7 @@ def served_name(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """Of a model.path `openai:MODEL`; all others ignore it.
+    """Settings of a model.path `openai:MODEL`; all others ignore them.
 
     base_url: of any server with OpenAI's chat completions; empty is OpenAI's own. api_key_env: the name of the
     environment variable that holds the key; empty sends none, and to OpenAI itself the one in OPENAI_API_KEY.
@@ -113,7 +113,7 @@ class PolicyConfig:
             return "." not in host or host.endswith((".local", ".internal", ".localhost"))
 
     def cost(self, usage: Mapping[str, float]) -> float:
-        """Of prompt_tokens, of which cached_tokens, and completion_tokens."""
+        """The cost of prompt_tokens, of which cached_tokens, and completion_tokens."""
         cached = min(usage.get("cached_tokens", 0), usage.get("prompt_tokens", 0))
         price_cached = self.price_prompt if self.price_cached is None else self.price_cached
         prompt = (usage.get("prompt_tokens", 0) - cached) * self.price_prompt + cached * price_cached

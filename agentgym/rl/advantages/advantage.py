@@ -36,7 +36,9 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAdvantages:
-    """By episode id, of every trained episode. returns: what the critic should have expected; empty without one."""
+    """The advantages of every trained episode, by episode id. returns: what the critic should have expected; empty
+    without one.
+    """
 
     advantages: Mapping[str, TurnTokens]
     returns: Mapping[str, TurnTokens] = field(default_factory=dict)
@@ -64,11 +66,11 @@ class Advantage(ABC):
         return None
 
     def of_tokens(self, episodes_G: Sequence[Episode]) -> list[TurnTokens] | None:
-        """For each turn of each episode one number for each token; None where the tokens of a turn share one."""
+        """Advantages of each token, by episode and turn; None if the tokens of a turn share one."""
         return None
 
     def of_batch(self, batch: StepBatch) -> BatchAdvantages | None:
-        """From the groups of a whole step; None where those of each group are final.
+        """Advantages from the groups of a whole step; None if those of each group are final.
 
         It must depend on the episodes and the batch alone, not on advantages that were given before: a step can be
         trained again from its record.

@@ -64,7 +64,7 @@ def assign_batch(batch: StepBatch, advantage: Advantage) -> dict[str, TurnTokens
 
 
 def _keep(episode: Episode, rows: TurnTokens, advantage: Advantage) -> None:
-    """As numbers of turns where all tokens of each turn have the same."""
+    """Keeps one number a turn if all tokens of each turn have the same."""
     _check(episode, rows, advantage, "advantages")
     if all(len(set(row)) < 2 for row in rows):
         episode.turn_advantages, episode.token_advantages = [row[0] if row else 0.0 for row in rows], []

@@ -46,7 +46,7 @@ class GaeTurns(MeanOnly):
         return self.critic
 
     def of_turns(self, episodes_G: Sequence[Episode]) -> list[list[float]] | None:
-        """Without a critic; whitened later."""
+        """Advantages of turns without a critic; whitened later."""
         if self.critic or not any(episode.turns for episode in episodes_G):
             return None
         baseline_T = mean_to_go([rewards_to_go(episode, self.discount) for episode in episodes_G])

@@ -36,7 +36,7 @@ class SoftOverlong(StdNormalized):
         return StdNormalized.__call__(self, [self._punished(episode) for episode in episodes_G])
 
     def punishment(self, num_tokens: int) -> float:
-        """From 0.0 down to -1.0."""
+        """The penalty, from 0.0 down to -1.0."""
         return -min(1.0, max(0.0, (num_tokens - self.max_tokens + self.cache_tokens) / self.cache_tokens))
 
     def _punished(self, episode: Episode) -> Episode:

@@ -51,7 +51,7 @@ def check_share(name: str, value: float) -> None:
 
 
 def rewards_to_go(episode: Episode, discount: float = 1.0) -> list[float]:
-    """Before each turn, and at the end: [T + 1]."""
+    """Rewards to go before each turn, and at the end: [T + 1]."""
     contributed = episode.turn_rewards or [0.0] * len(episode.turns)
     left = reward_of(episode) - math.fsum(contributed)
     if discount == 1:
@@ -63,7 +63,7 @@ def rewards_to_go(episode: Episode, discount: float = 1.0) -> list[float]:
 
 
 def mean_to_go(to_go_GT: Sequence[Sequence[float]]) -> list[float]:
-    """By turn, over all episodes of the group: one that has ended counts with what was left at its end."""
+    """The mean reward to go by turn, over the group: an ended episode counts with what was left at its end."""
     num_turns = max(map(len, to_go_GT), default=0)
     return [
         math.fsum(to_go[min(turn, len(to_go) - 1)] for to_go in to_go_GT) / len(to_go_GT) for turn in range(num_turns)

@@ -33,7 +33,7 @@ def k3(log_ratio_N: Tensor) -> Tensor:
 
 
 def kl(logprobs_N: Tensor, ref_logprobs_N: Tensor, estimator: Estimator) -> Tensor:
-    """Of each token, in nats. The gradient flows through logprobs_N."""
+    """The divergence of each token, in nats. The gradient flows through logprobs_N."""
     log_ratio_N = log_ratio(ref_logprobs_N, logprobs_N)
     if estimator == "k1":
         return -log_ratio_N

@@ -29,7 +29,7 @@ def with_gradient(weights_N: Tensor, logprobs_N: Tensor) -> Tensor:
 
 
 def sequence_sums(values_N: Tensor, index_N: Tensor) -> Tensor:
-    """For each token the sum over the tokens of its sample. Nothing waits for the device."""
+    """Gives each token the sum over the tokens of its sample. Nothing waits for the device."""
     if not len(values_N):
         return values_N
     number_N = _begins(index_N).cumsum(0) - 1  # of the sample among those that have a token
@@ -37,12 +37,12 @@ def sequence_sums(values_N: Tensor, index_N: Tensor) -> Tensor:
 
 
 def sequence_means(values_N: Tensor, index_N: Tensor) -> Tensor:
-    """For each token the mean over the tokens of its sample."""
+    """Gives each token the mean over the tokens of its sample."""
     return sequence_sums(values_N, index_N) / sequence_sums(values_N.new_ones(len(values_N)), index_N)
 
 
 def sums_to_go(values_N: Tensor, index_N: Tensor) -> Tensor:
-    """For each token the sum over itself and the later tokens of its sample; in float64 on the way."""
+    """Gives each token the sum over itself and the later tokens of its sample, computed in float64."""
     exact_N = values_N.double()
     before_N = exact_N.cumsum(0) - exact_N
     place_N = index_N.new_ones(len(index_N)).cumsum(0) - 1

@@ -240,7 +240,7 @@ def _text(row: Row, key: str, default: str | None = None) -> str:
 
 
 def _divide(tasks: list[Task], split: Split) -> list[Task]:
-    """By a hash of the cases, so that a row stays in its split in any order, file or wording.
+    """Splits by a hash of the cases, so that a row stays in its split in any order, file or wording.
 
     So few rows that one split would be empty give it the row with the lowest or highest hash.
     """

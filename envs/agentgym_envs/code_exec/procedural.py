@@ -63,7 +63,7 @@ def behaviour(steps: tuple[Step, ...]) -> bytes:
 
 
 def split_of(steps: tuple[Step, ...]) -> Split:
-    """By what the program does, so that no other way to write it, wording or input moves it into the other split."""
+    """The split, by what the program does, so that no other way to write it, wording or input changes it."""
     return "test" if int.from_bytes(behaviour(steps)[:8], "big") % TEST_SHARE == 0 else "train"
 
 

@@ -18,7 +18,7 @@ def transitions_of(env: Any) -> Transitions | None:
 
 
 def best_actions(transitions: Transitions) -> dict[int, int]:
-    """For each state, by value iteration."""
+    """The best action of each state, by value iteration."""
     values = dict.fromkeys(transitions, 0.0)
     for _ in range(MAX_SWEEPS):
         change = 0.0

@@ -52,7 +52,7 @@ class Draws:
         self._count = 0
 
     def integer(self, low: int, high: int) -> int:
-        """Between low and high, both included."""
+        """Draws an integer between low and high, both included."""
         self._count += 1
         digest = hashlib.sha256(self._seed + b"#%d" % self._count).digest()
         return low + int.from_bytes(digest[:8], "big") % (high - low + 1)

@@ -194,7 +194,7 @@ class _Source:
 
 
 def _may_be_scored(said: str, gold: str) -> bool:
-    """Not a text of many pages, and not nan or infinity, which some scorers take for any number."""
+    """Whether a text may be scored: not many pages, and not nan or infinity, which some scorers take for any number."""
     not_finite = _NOT_FINITE.search(said) and not _NOT_FINITE.search(gold)
     return len(said) <= max(MAX_ANSWER_CHARS, 4 * len(gold)) and not not_finite
 

@@ -171,5 +171,5 @@ class _Cases(dict[Split, list[Case]]):
 
 
 def _says(text: str, output: str) -> bool:
-    """As the benchmark has it: letter case and thousands' commas aside."""
+    """Whether a text says this output by the benchmark's rule, which ignores letter case and thousands' commas."""
     return output.lower() in text.lower().replace(",", "")

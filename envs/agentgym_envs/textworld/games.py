@@ -97,7 +97,7 @@ def _options(settings: tuple[tuple[str, int], ...]) -> Any:
 
 
 def _plain(feedback: str) -> str:
-    """Without the picture of the title, the prompt, the line of the status, and empty lines in a row."""
+    """Removes the title's picture, the prompt, the status line, and repeated empty lines."""
     text = feedback.partition("\n>")[0]
     lines = [
         line.rstrip() for line in text.splitlines() if "$$" not in line and not re.fullmatch(r"\s*[_|\\/ ]{8,}", line)

@@ -59,7 +59,7 @@ def desk(
 
 @lru_cache(maxsize=4096)
 def schemas_of(offered: tuple[str, ...]) -> tuple[Schema, ...]:
-    """In the order in which they are offered; the same object for the same tools."""
+    """The schemas in the order in which the tools are offered; the same object for the same tools."""
     by_name = _all_schemas()
     return tuple(by_name[name] for name in offered)
 

@@ -135,7 +135,7 @@ class Plan:
         return figure_in(texts, self.shape.guard) > self.limit
 
     def arguments(self, number: int, texts: Mapping[int, str]) -> dict[str, int | str]:
-        """Of a step, given what the tools answered to the steps before it."""
+        """The arguments of a step, given the tools' answers to the steps before it."""
         step, values = self.shape.steps[number], self.values[number]
         found: dict[str, int | str] = {}
         for name, source, value in zip(TOOLS[step.tool].takes, step.sources, values, strict=True):
@@ -148,7 +148,7 @@ class Plan:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """With the structure's key under `structure`."""
+        """The plan as JSON, with the structure's key under `structure`."""
         shape = self.shape
         return {
             "structure": shape.key,

@@ -99,5 +99,5 @@ def _figure(plan: Plan, figure: Figure) -> str:
 
 
 def worlds_of(plan: Plan) -> list[str]:
-    """Those that its tools belong to."""
+    """The worlds that its tools belong to."""
     return sorted({WORLD_OF[tool] for tool in plan.offered} | {WORLD_OF[step.tool] for step in plan.shape.steps})

@@ -164,7 +164,7 @@ class Command(Agent):
         return watch.out.text().strip()
 
     async def _until_ended(self, watch: _Watch) -> None:
-        """Until the program has ended, though its children may hold its outputs open, or has passed a limit."""
+        """Waits until the program has ended, though its children may hold its outputs open, or has passed a limit."""
         try:
             async with asyncio.timeout(self.time_s or None):
                 await watch.over.wait()

@@ -12,7 +12,7 @@ _STEP = 1.25  # a nice more is so much less of the processor
 
 
 def nice_of(num_running: int) -> int:
-    """With which so many together weigh about as much as one with the first."""
+    """The niceness with which so many together weigh about as much as one with the first."""
     return min(LAST_NICE, FIRST_NICE + math.ceil(math.log(max(1, num_running), _STEP)))
 
 

@@ -86,7 +86,7 @@ class Job:
         os.close(self.fds.pop(name))
 
     def header(self, reason: str | None, hit: Hit | None) -> Header:
-        """Of the answer to the call."""
+        """The header of the answer to the call."""
         header: Header = {
             "id": self.number,
             "reason": reason,
@@ -103,5 +103,5 @@ class Job:
 
     @property
     def wall_s(self) -> float:
-        """Since it began."""
+        """Seconds since it began."""
         return time.monotonic() - self.began_s

@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def restrict_writes(*, alone: bool) -> None:
-    """From now on, for this process and its children. alone: nor reach abstract sockets of others.
+    """Restricts writes of this process and its children from now on. alone: nor reach abstract sockets of others.
 
     Does nothing on a kernel before 5.19, whose Landlock would also refuse to rename across folders.
     """

@@ -50,7 +50,9 @@ def _num_threads() -> int:
 
 
 def reseed() -> None:
-    """In a fork: else all calls would draw the same numbers, and a solution would know what its tests draw."""
+    """Reseeds in a fork: otherwise all calls would draw the same numbers, and a solution would know what its tests
+    draw.
+    """
     for name in _GENERATORS:
         if name in sys.modules:
             sys.modules[name].seed()

@@ -28,7 +28,7 @@ def register(reactor: Reactor) -> dict[str, OnFrame]:
 
 
 def operations(reactor: Reactor, name: str) -> dict[str, OnFrame]:
-    """Those of one listening socket: `name.*`. What the agent sends unasked are events of that name."""
+    """The operations of one listening socket: `name.*`. What the agent sends unasked are events of that name."""
     relay = Relay(reactor, name)
     return {
         f"{name}.listen": relay.listen,

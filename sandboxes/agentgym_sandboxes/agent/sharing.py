@@ -21,7 +21,7 @@ _STARTING = frozenset(
 
 
 def leave_when_shared(folder: str) -> None:
-    """From now on this process ends with SHARED when it uses such a thing. folder: its own."""
+    """Ends this process with SHARED as soon as it uses such a thing. folder: its own."""
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event in _STARTING:  # nothing is seen of what another process does

@@ -30,7 +30,7 @@ UNCHANGING = frozenset((int, float, complex, str, bytes, tuple, frozenset))
 
 
 def base_type(kind: type) -> type | None:
-    """Of which builtin type a type is a subclass; None for that type itself, and for all others."""
+    """The builtin type of which a type is a subclass; None for that type itself, and for all others."""
     if kind in _COPIES:
         return None
     return next((base for base in kind.__mro__ if base in _COPIES), None)

@@ -1,4 +1,4 @@
-"""After a call: no process of its uid lives, and no file of it is left."""
+"""Cleans up after a call: no process of its uid lives, and no file of it is left."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Turn:
         return len(mine)
 
     def _kill(self) -> None:
-        """Until nothing of it is left; an interpreter that came to its end in time stays."""
+        """Kills until nothing of it is left; an interpreter that finished in time stays."""
         if self._finished:
             return
         now_s = time.monotonic()

@@ -118,7 +118,7 @@ class Writer:
 
 
 def lower(writer: Writer, value: object, depth: int) -> Tree:
-    """For a writer of data: the tree of the builtin value that an object of a subclass is. Raises NotPlain."""
+    """Converts an object of a subclass to the tree of its builtin value, for a writer of data. Raises NotPlain."""
     found = subclassed.lowered(value)
     if found is value:
         raise NotPlain(type(value).__name__)
@@ -146,7 +146,7 @@ class Reader:
             raise ValueError("no tree") from error
 
     def value(self, tree: Tree) -> object:
-        """As `read`, but what is not a tree raises whatever it happens to."""
+        """Reads as `read` does, but what is not a tree may raise anything."""
         if type(tree) is not list:
             return tree
         if not tree or type(tree[0]) is not str:

@@ -123,7 +123,9 @@ async def bench(make: Callable[[], SandboxBackend], plan: BenchPlan, say: Say) -
 
 
 async def measure_starts(make: Callable[[], SandboxBackend], count: int, say: Say) -> list[Timing]:
-    """From `start` until a first program is answered; and of one container, where the backend reports it."""
+    """Measures the time from `start` to the first answered program, and that of one container where the backend reports
+    it.
+    """
     times_s: list[float] = []
     containers_s: list[float] = []
     for number in range(count):
@@ -235,7 +237,7 @@ async def _session_run(session: Session) -> None:
 
 
 def is_within(after: Footprint, before: Footprint) -> bool:
-    """In all that is counted."""
+    """Whether no count of `after` is above that of `before`."""
     counts = ("descriptors", "threads", "children", "containers")
     return all(getattr(after, count) <= getattr(before, count) for count in counts)
 

@@ -86,7 +86,7 @@ def own_cpu_s() -> float:
 
 
 def footprint(containers: int = 0) -> Footprint:
-    """Of this process, after a garbage collection."""
+    """The memory of this process after a garbage collection."""
     gc.collect()
     pages = int((PROC / "self/statm").read_text().split()[1])
     return Footprint(

@@ -46,7 +46,7 @@ class Setting:
     counts_files: bool
 
     def most_memory_mib(self, memory_mib: int) -> int:
-        """Of a group: files in memory and the keeper come on top of what the code may use."""
+        """The memory limit of a group: files in memory and the keeper come on top of what the code may use."""
         return memory_mib + self.work_mib + self.tmp_mib + OVERHEAD_MIB
 
 
@@ -176,7 +176,7 @@ def _proc() -> list[str]:
 
 
 def _devices() -> list[str]:
-    """Not bubblewrap's --dev: its file system has no size."""
+    """Devices without bubblewrap's --dev, whose file system has no size limit."""
     arguments = ["--size", "65536", "--tmpfs", "/dev"]
     for name in DEVICES:
         arguments += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]

@@ -37,7 +37,7 @@ class Request:
     shell: Shell
 
     def backend(self, name: str) -> SandboxBackend:
-        """Not started. Raises UserError for an unknown name or option."""
+        """The backend, not started. Raises UserError for an unknown name or option."""
         return self.registry.sandbox(name)(self.options)
 
     async def available(self) -> tuple[str, Capabilities]:

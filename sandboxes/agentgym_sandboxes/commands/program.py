@@ -130,7 +130,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 
 
 def limit_text(limit: LimitHit) -> str:
-    """For example 'wall time: used 3.0 of 3 s'."""
+    """The limit as text, for example 'wall time: used 3.0 of 3 s'."""
     what, unit = RESOURCES.get(limit.resource, (limit.resource, ""))
     used = f"{limit.used:.1f}" if unit in ("s", "MiB") else f"{limit.used:.12g}"
     text = f"{what}: used {used} of {limit.allowed:.12g} {unit}".rstrip()
@@ -182,7 +182,7 @@ def _show(result: RunResult, sandbox: str, files: list[str], shell: Shell) -> No
 
 
 def exit_text(code: int) -> str:
-    """For example 'exit code 1' or 'killed by SIGSEGV'."""
+    """The exit as text, for example 'exit code 1' or 'killed by SIGSEGV'."""
     if code >= 0:
         return f"exit code {code}"
     try:

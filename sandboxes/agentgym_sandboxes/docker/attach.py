@@ -121,7 +121,7 @@ class _Upgrade(asyncio.Protocol):
         self._refuse(self._said() if self._status else f"closed the connection{f': {error}' if error else ''}")
 
     def _hand_over(self, rest: bytes) -> None:
-        """In the same step of the loop, so that no byte comes in between."""
+        """Hands over in the same step of the loop, so that no byte comes in between."""
         transport = self._transport
         assert isinstance(transport, asyncio.Transport)
         protocol = self._protocol_factory()

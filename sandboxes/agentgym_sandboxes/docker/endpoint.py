@@ -64,7 +64,7 @@ class Endpoint:
 
     @property
     def base_url(self) -> str:
-        """As the docker SDK takes it."""
+        """The base URL as the docker SDK takes it."""
         if self.path:
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host

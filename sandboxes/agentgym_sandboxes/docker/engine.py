@@ -325,7 +325,7 @@ class Engine:
         await self.call_long("load an image", load, timeout_s)
 
     async def close(self) -> None:
-        """After the removals that are under way."""
+        """Closes after the removals that are under way."""
         if self._removals:
             await asyncio.wait(list(self._removals.values()))
         for threads in (self._threads, self._removers):

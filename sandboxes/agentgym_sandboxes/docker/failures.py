@@ -11,7 +11,7 @@ class EngineError(InfraError):
 
     @property
     def status(self) -> int | None:
-        """Of its answer over HTTP, when it gave one."""
+        """The status of its HTTP answer, if it gave one."""
         from docker.errors import APIError
 
         cause = self.__cause__

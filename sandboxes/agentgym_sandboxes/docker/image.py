@@ -99,7 +99,7 @@ class ImageChoice:
         return found.image_id
 
     def missing_text(self, url: str) -> str:
-        """That an engine does not have it, and what to do."""
+        """Says that an engine does not have the image, and what to do."""
         what = f" (Python with {', '.join(map(str, self._requirements))})" if self._requirements else ""
         return f"the Docker engine at {url} has no image {self.reference}{what}. {self._cure('makes it, once')}"
 

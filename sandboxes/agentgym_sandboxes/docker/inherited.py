@@ -16,7 +16,7 @@ def end_with_us(transport: asyncio.Transport) -> None:
 
 
 def _let_go() -> None:
-    """In the child. Its descriptors stay taken, so that what believes to own one closes no other."""
+    """Lets go in the child. Its descriptors stay occupied, so that whoever believes to own one closes no other."""
     with Path(os.devnull).open("rb") as nothing:
         for transport in list(_held):
             end = transport.get_extra_info("socket")

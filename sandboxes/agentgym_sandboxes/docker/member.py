@@ -73,7 +73,7 @@ class Member:
 
     @property
     def load(self) -> tuple[bool, float]:
-        """By which engines are compared: after one that just failed, containers a core."""
+        """Sort key: engines that failed recently last, then containers per core."""
         self._containers = [container for container in self._containers if container.lost is None]
         cores = self.facts.cpus if self.facts else 1
         suspect = self.reach.is_suspect or self.starts.is_suspect

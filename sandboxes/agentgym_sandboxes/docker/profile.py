@@ -40,7 +40,7 @@ def first_uid(remapped: bool) -> int:
 
 
 def _network_settings(remapped: bool) -> dict[str, Json]:
-    """Of what the kernel keeps for connections: such memory is the host's, and no limit of a container's counts it."""
+    """Settings of the kernel's connection memory, which is the host's: no container limit counts it."""
     settings: dict[str, Json] = {
         "net.ipv4.tcp_rmem": "4096 65536 262144",  # of a buffer
         "net.ipv4.tcp_wmem": "4096 65536 262144",

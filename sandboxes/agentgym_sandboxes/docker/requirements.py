@@ -52,7 +52,9 @@ class Requirement:
 
 
 def read_requirements(texts: Iterable[str]) -> tuple[Requirement, ...]:
-    """In one order, however they were given. Raises UserError, also for a package that is named twice."""
+    """Reads requirements into one order, however they were given. Raises UserError, also for a package that is named
+    twice.
+    """
     found = sorted(Requirement.of(text) for text in texts)
     for one, next_one in itertools.pairwise(found):
         if one.name == next_one.name:

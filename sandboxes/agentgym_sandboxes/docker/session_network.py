@@ -62,7 +62,7 @@ class SessionNetworks:
 
 
 def _fair_share(max_sessions: int) -> int:
-    """Of a quarter of our descriptors: sessions that hold all would make the sandbox look broken."""
+    """A session's share of a quarter of our descriptors: sessions that hold all would make the sandbox look broken."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     share = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else soft // 4 // max_sessions
     return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, share))

@@ -38,7 +38,7 @@ class OpenForward(Protocol):
 
 
 class SessionPool(KeptPool):
-    """At most `max_sessions` at a time; more wait in turn, at most `lease_timeout_s`.
+    """Leases at most `max_sessions` at a time; others wait in turn, at most `lease_timeout_s`.
 
     Once the first session was asked for, `spare_sessions` containers wait for the next ones. A container is spare,
     then leased, then ending, until it is removed: only then another session may take its place.
@@ -136,7 +136,7 @@ class SessionPool(KeptPool):
         return self._trouble(f"no session's container started within {timeout_s:g} s:", "each takes longer than that")
 
     def _end(self, container: Container) -> None:
-        """Of a session, or of a try to begin one."""
+        """Ends a session, or an attempt to begin one."""
         self._leased.discard(container)
         self._ending.add(container)
         self._to_remove.append(container)
@@ -157,7 +157,7 @@ class SessionPool(KeptPool):
 
     @property
     def _room(self) -> int:
-        """For so many more sessions."""
+        """How many more sessions there is room for."""
         return self._config.max_sessions - len(self._leased) - len(self._ending)
 
     @property

@@ -88,7 +88,7 @@ class DockerSession:
             raise SandboxLost(NO_ANSWER) from error
 
     async def reset(self) -> None:
-        """As new: no process, no name, no file is left. Raises SandboxDirty when that fails."""
+        """Makes the sandbox as new: no process, no name, no file is left. Raises SandboxDirty when that fails."""
         async with self._turns:
             await self._reset()
 

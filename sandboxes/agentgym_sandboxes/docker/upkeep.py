@@ -71,7 +71,7 @@ class KeptPool(ABC):
 
     @abstractmethod
     def _futures(self) -> Iterable[asyncio.Future[Any]]:
-        """Of those who wait, who are forgotten."""
+        """Takes the futures of waiting callers, which are forgotten."""
 
     def _is_removable(self, container: Container) -> bool:
         return True
@@ -115,7 +115,9 @@ class KeptPool(ABC):
             self._changed.set()
 
     def _trouble(self, text: str, why_else: str = "") -> SandboxUnavailable:
-        """That there was none in time, with the latest error: of its kind where a person can do something about it."""
+        """The error that there was none in time, with the latest cause: of its kind if a person can do something about
+        it.
+        """
         kind = SandboxDiskFull if isinstance(self._start_error, SandboxDiskFull) else SandboxUnavailable
         return kind(f"{text} {self._start_error or why_else}")
 

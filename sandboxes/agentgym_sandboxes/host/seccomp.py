@@ -47,7 +47,7 @@ def _sockets() -> Iterator[Json]:
 
 
 def _options() -> Iterator[Json]:
-    """Not those by which a socket takes memory of the host's that no container's limit counts, or outlives its process.
+    """Socket options, without those that take host memory which no container limit counts, or outlive the process.
 
     Filters are machine code in the kernel. A label of IPv6 flows holds any 20 bytes, for a minute and for everyone.
     """

@@ -9,7 +9,7 @@ from agentgym.sandbox import Limits
 
 
 def environment(home: str, **more: str) -> dict[str, str]:
-    """Of a box's processes."""
+    """The environment of a box's processes."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

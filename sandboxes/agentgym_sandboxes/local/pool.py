@@ -79,7 +79,7 @@ class Pool:
             self._slots.release()
 
     async def take(self, count: int) -> list[Box]:
-        """So many boxes, warm ones as long as there are. Raises SandboxUnavailable when none can be started."""
+        """Takes so many boxes, warm ones as long as there are. Raises SandboxUnavailable when none can be started."""
         taken: list[Box] = []
         try:
             while len(taken) < count:

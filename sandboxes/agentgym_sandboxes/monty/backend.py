@@ -121,7 +121,7 @@ class MontyBackend(SandboxBackend):
         self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="monty")
 
     async def _call(self, function: Callable[[Interpreter], Answer]) -> Answer:
-        """In a thread, once one is free."""
+        """Calls in a thread, once one is free."""
         interpreter, threads = self._interpreter, self._threads
         if interpreter is None or threads is None:
             raise SandboxUnavailable(NOT_STARTED)

@@ -1,4 +1,4 @@
-"""Under root, monty's processes get a uid and a system call filter of their own."""
+"""Gives monty's processes a uid and a system call filter of their own, under root."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def confined_binary() -> tempfile.TemporaryDirectory[str]:
 
 
 def _real_binary() -> str:
-    """As pydantic-monty finds it."""
+    """The binary as pydantic-monty finds it."""
     beside = Path(sysconfig.get_path("scripts")) / "monty"
     found = os.environ.get("MONTY_BIN") or (str(beside) if beside.is_file() else shutil.which("monty"))
     if found is None:

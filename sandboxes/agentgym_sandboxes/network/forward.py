@@ -39,7 +39,7 @@ class Forward:
             )
 
     async def serve(self, client: ByteStream) -> None:
-        """Until both directions have ended, or one breaks."""
+        """Serves until both directions have ended, or one breaks."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 server = await self._connect()

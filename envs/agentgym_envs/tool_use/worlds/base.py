@@ -63,7 +63,7 @@ class World:
         self._harm: list[str] = []
 
     def _figure(self, field: str, *about: object) -> int:
-        """Between 10 and 99; a day between 10 and 28."""
+        """Draws a figure between 10 and 99; a day between 10 and 28."""
         if len(about) == 1 and (field, about[0]) in self._changed:
             return self._changed[field, str(about[0])]
         text = "/".join(map(str, (self._secret, field, *about)))

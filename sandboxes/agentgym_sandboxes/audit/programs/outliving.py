@@ -45,7 +45,7 @@ say("made", "child")
 
 
 def _soon(check: Check) -> Check:
-    """And the call did not wait for the processes that it left."""
+    """A check that also fails if the call waited for the processes that it left."""
 
     def soon(result: RunResult) -> Judgement:
         if result.wall_s > SOON_S:
