@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from pages import ROOT
 from parsing import parsed
 
-from agentgym.cli.catalogue import OWN, load_command
+from agentgym.cli.catalogue import OWN, called, load_command
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.cli.restarts import Restarts
@@ -126,19 +126,22 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     if words[:1] == ["launch"]:
         words = [*words, "--dry-run"]  # nothing is submitted, where there is a scheduler
     is_server = words[:1] == ["host"] or (words[:1] == ["view"] and "--export" not in words)  # it would not end
-    if is_server or (words[:1] and words[0] not in OWN and not words[0].startswith("-")):
-        command = load_command(words[0])
-        parser = Parser(prog=f"agentgym {words[0]}", description="", examples="")
+    name, rest, moved = called(words) if words else ("", [], "")
+    if moved:
+        raise CommandFailed(moved)
+    if is_server or (name and name not in OWN and not name.startswith("-")):
+        command = load_command(name)
+        parser = Parser(prog=f"agentgym {name}", description="", examples="")
         command.add_arguments(parser)
-        if words[1:]:
-            parser.parse_strictly(split_overrides(words[1:])[1])
+        if rest:
+            parser.parse_strictly(split_overrides(rest)[1])
         return ""
     if words[:2] == ["envs", "check"] and "--only" not in words:
         words = [*words, "--only", "oracle", "--tasks", "2"]  # the rest is tested elsewhere, and takes seconds
     out, err = io.StringIO(), io.StringIO()
     code = main(words, JobShell(out=out, err=err, jobs=NoJobs, plugins=registry))
     printed = out.getvalue() + err.getvalue()
-    if code and "EvaluationBegins" not in printed and words[0] not in ("doctor", "audit"):  # they may find faults
+    if code and "EvaluationBegins" not in printed and name not in ("doctor", "runs audit"):  # they may find faults
         raise CommandFailed(printed)
     return printed
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
@@ -12,44 +14,84 @@ from typing import cast
 from agentgym.commands import GROUP, Command
 from agentgym.errors import UserError, nearest
 
-OWN = {
-    "train": "train a policy in an environment",
-    "sft": "fine-tune a policy on demonstrations",
-    "launch": "run a recipe on a cluster: SLURM, Kubernetes, SkyPilot",
-    "host": "lend this machine to a run whose controller is elsewhere",
-    "eval": "measure a checkpoint on held-out tasks",
-    "plan": "predict how fast a recipe would be, and how GPUs are best shared",
-    "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
-    "chat": "talk with a checkpoint, or play an environment with it by hand",
-    "compare": "compare two policies task by task",
-    "runs": "list the runs",
-    "status": "is a run learning, and what is wrong if not",
-    "audit": "is a run's folder whole: nothing twice, nothing lost, nothing left behind",
-    "episodes": "read a run's episodes, one by one",
+GROUPS = {
+    "train a policy": {
+        "train": "train a policy in an environment",
+        "sft": "fine-tune a policy on demonstrations",
+        "plan": "predict a recipe's speed and memory, and the best split of the GPUs",
+        "launch": "run a recipe on a cluster: SLURM, Kubernetes, SkyPilot",
+        "host": "lend this machine to a remote controller",
+    },
+    "measure it, use it, look at its runs": {
+        "eval": "measure a checkpoint on held-out tasks",
+        "compare": "compare two policies task by task",
+        "chat": "talk with a checkpoint, or play an environment with it by hand",
+        "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
+        "status": "whether a run is learning, and what is wrong if not",
+        "view": "open a page about runs in the browser",
+        "runs": "list the runs; read, draw, check, rescore or replay one",
+    },
+    "environments and this installation": {
+        "envs": "list environments, show their tasks, check one for faults",
+        "new": "make a package of your own: an environment, reward, sandbox or tools",
+        "plugins": "list plugins and what they provide",
+        "doctor": "what is installed here, what is missing, how to get it",
+    },
+}
+RUNS = {
+    "list": "list the runs with their state, last figures and gain",
+    "episodes": "read the episodes of a run or an evaluation, one by one",
+    "curve": "draw a run's curves, here and as a PNG",
     "rescore": "score a run's saved episodes again, with other rewards",
     "replay": "train a step again from its saved episodes, and compare",
-    "curve": "draw a run's reward curve",
-    "envs": "list environments, show their tasks, check one for faults",
-    "view": "open a page about runs in the browser",
-    "new": "make a package of your own: an environment, reward, sandbox or tools",
-    "plugins": "list plugins and what they provide",
-    "doctor": "what is installed here, what is missing, how to get it",
+    "audit": "check that a run's folder is whole: nothing twice, lost or left behind",
+}
+"""The commands of `agentgym runs`. All but `list` were commands of their own, and can still be called so."""
+OWN = {name: text for group in GROUPS.values() for name, text in group.items()} | {
+    f"runs {name}": text for name, text in RUNS.items()
 }
 _ATTRIBUTES = ("DESCRIPTION", "EXAMPLES", "TAKES_OVERRIDES", "add_arguments", "run")  # of Command
 
 
-def summaries() -> dict[str, str]:
-    """Every command with one line about it; imports none of them. Our own names win."""
-    return OWN | {name: _summary(points[0]) for name, points in sorted(_third_party().items())}
+def groups() -> dict[str, dict[str, str]]:
+    """Every command with one line about it, by group; imports none of them. Our own names win."""
+    found = {name: _summary(points[0]) for name, points in sorted(_third_party().items())}
+    return GROUPS | ({"from plugins": found} if found else {})
+
+
+def listed(commands: Mapping[str, str], width: int = 0) -> str:
+    """A line for each command, as --help shows them."""
+    width = width or max(map(len, commands))
+    return "\n".join(f"  {name.ljust(width)}  {summary}" for name, summary in commands.items())
+
+
+def called(words: Sequence[str]) -> tuple[str, list[str], str]:
+    """The command's name, the words after it, and a note for a name that has changed."""
+    name, *rest = words
+    if name in RUNS and name != "list":
+        return f"runs {name}", rest, f"note: `agentgym {name}` is now `agentgym runs {name}`"
+    if name == "runs" and rest and not rest[0].startswith("-"):
+        return f"runs {rest[0]}", rest[1:], ""
+    return name, rest, ""
 
 
 def load_command(name: str) -> Command:
     """Raises UserError for an unknown name, and for a third party's command that cannot be used."""
+    parent, _, action = name.rpartition(" ")
     if name in OWN:
-        return cast(Command, importlib.import_module(f"agentgym.cli.commands.{name}"))
+        module = "runs" if action == "list" else action
+        return cast(Command, importlib.import_module(f"agentgym.cli.commands.{module}"))
+    if parent:
+        hint = f" It is `agentgym {action}`." if action in OWN else nearest(action, RUNS)
+        if Path(action).is_dir():
+            hint = f" To list the runs in that folder: agentgym runs --runs-dir {action}"
+        raise UserError(f"agentgym runs has no command {action!r}.{hint}")
     found = _third_party()
     if name not in found:
-        raise UserError(f"agentgym has no command {name!r}.{nearest(name, [*OWN, *found])}")
+        top = [one for one in OWN if " " not in one]
+        moved = difflib.get_close_matches(name, RUNS, n=1, cutoff=0.7)
+        hint = f" Did you mean 'runs {moved[0]}'?" if moved else nearest(name, [*top, *found])
+        raise UserError(f"agentgym has no command {name!r}.{hint}")
     [point, *others] = found[name]
     where = f"the command {name!r} of {_distribution(point)}"
     if others:
@@ -67,7 +109,7 @@ def load_command(name: str) -> Command:
 def _third_party() -> dict[str, list[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
-        if point.name not in OWN:
+        if point.name not in OWN and point.name not in RUNS:
             found.setdefault(point.name, []).append(point)
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 import agentgym
-from agentgym.cli.catalogue import load_command, summaries
+from agentgym.cli.catalogue import called, groups, listed, load_command
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import Jobs, JobShell
 from agentgym.cli.logs import warnings_to
@@ -23,7 +23,7 @@ agentgym doctor                             what is installed, what is missing
 agentgym train --env code_exec              train the tiny policy that ships with the package
 agentgym train recipe.yaml --loop.steps 20  train by a recipe, with one field overridden
 agentgym eval runs/NAME --tasks 200         measure a run's last checkpoint
-agentgym episodes runs/NAME --show 1        read an episode
+agentgym runs episodes runs/NAME --show 1   read an episode
 """
 EXIT_CODES = """
 exit codes:
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> i
             return _run(words, shell)
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or 0)
-    except OutputGone:  # `agentgym episodes RUN | head`
+    except OutputGone:  # `agentgym runs episodes RUN | head`
         return 0
     except BaseException as error:
         failure = explain(error)
@@ -61,10 +61,12 @@ def _run(words: list[str], shell: JobShell) -> int:
         parser.parse_strictly(words)
         shell.say(parser.format_help().rstrip())
         return 0
-    name, *rest = words
-    if name == "help":
-        return _run([*rest[:1], "--help"], shell)
+    if words[0] == "help":
+        return _run([*words[1:], "--help"], shell)
+    name, rest, note = called(words)
     command = load_command(name)
+    if note:
+        shell.warn(note)
     parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -75,12 +77,12 @@ def _run(words: list[str], shell: JobShell) -> int:
 
 
 def _top_parser() -> Parser:
-    commands = summaries()
-    width = max(map(len, commands))
-    listed = "\n".join(f"  {name.ljust(width)}  {summary}" for name, summary in commands.items())
+    found = groups()
+    width = max(len(name) for commands in found.values() for name in commands)
+    shown = "\n\n".join(f"{title}:\n{listed(commands, width)}" for title, commands in found.items())
     parser = Parser(
         prog="agentgym",
-        description=f"{agentgym.__doc__}\n\ncommands (each has its own --help):\n{listed}",
+        description=f"{agentgym.__doc__}\n\n{shown}\n\nEach has its own --help: agentgym COMMAND --help.",
         examples=EXAMPLES,
     )
     parser.usage = "agentgym COMMAND ..."

@@ -130,4 +130,4 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_
     if result.stopped:
         shell.say(f"\n{result.stopped}; continue it: agentgym train --resume {folder.path}")
     shell.say(f"\nrun       {folder.path}" + ("  (curve.png, metrics.jsonl)" if drawn else ""))
-    shell.say(f"episodes  agentgym episodes {folder.path}")
+    shell.say(f"episodes  agentgym runs episodes {folder.path}")

@@ -36,7 +36,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "gradient_zero": Remedy(
         meaning="The weights never change.",
-        advice="Look at the advantages of an episode: agentgym episodes RUN --show ID",
+        advice="Look at the advantages of an episode: agentgym runs episodes RUN --show ID",
         fields=("advantage.name", "loss.name"),
         metrics=("train/grad_norm",),
     ),
@@ -76,7 +76,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "rewards_do_not_pay": Remedy(
         meaning="The rewards pay for something that is not success, or for nothing, and the policy follows them.",
-        advice="Compare both on saved episodes: agentgym rescore RUN --reward success; then agentgym envs check",
+        advice="Compare both on saved episodes: agentgym runs rescore RUN --reward success; then agentgym envs check",
         fields=("rewards",),
         metrics=("rollout/success_mean", "rollout/reward_mean"),
     ),
@@ -136,7 +136,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "reward_missing": Remedy(
         meaning="An episode without a score of weight above 0 is left out of training.",
-        advice="Find why on saved episodes: agentgym rescore RUN --reward NAME",
+        advice="Find why on saved episodes: agentgym runs rescore RUN --reward NAME",
         fields=("rewards",),
         metrics=("rollout/infra_errors",),
     ),
@@ -196,7 +196,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
     "infra_errors": Remedy(
         meaning="They are left out. If they are the hard or the long ones, what is trained on is not what was asked.",
-        advice="See their causes: agentgym episodes RUN --errors; then the sandbox, the engine or the time limits.",
+        advice="See their causes (agentgym runs episodes RUN --outcome infra_error), then the sandbox or the limits.",
         fields=("rollout.env_timeout_s", "rollout.generate_timeout_s", "sandbox.name"),
         metrics=("rollout/infra_errors", "rollout/retries"),
     ),

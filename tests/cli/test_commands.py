@@ -82,8 +82,8 @@ def test_eval_prints_success_with_its_interval_and_saves_its_episodes_and_result
     assert end.code == 0, end.err
     assert "0.450  [0.231, 0.685]" in end.out
     assert cli.jobs.evaluated[0].eval.tasks == 20 and cli.jobs.evaluated[0].model.path == "builtin:tiny"
-    assert "20 episode(s), 9 with success" in cli("episodes", "evals/mine").out
-    assert "what follows 3?" in cli("episodes", "evals/mine", "--show", "eval-0003-00", "--json").out
+    assert "20 episode(s), 9 with success" in cli("runs", "episodes", "evals/mine").out
+    assert "what follows 3?" in cli("runs", "episodes", "evals/mine", "--show", "eval-0003-00", "--json").out
     record = read_record(RunFolder.open("evals/mine"), 0)
     assert record["setup"]["environment"] == "counting" and record["result"]["success"] == 0.45
     assert json.loads(cli("runs", "--runs-dir", "evals", "--json").out)[0]["held-out"] == "0.450"
@@ -110,12 +110,12 @@ def test_an_interrupted_eval_goes_on_where_it_was(cli) -> None:
     cli.jobs.breaks_after = 7
     end = cli(*EVAL, "--name", "cut", "--samples", "1", "--seed", "5")
     assert end.code == 1 and "continue it: agentgym eval --resume evals/cut" in end.err
-    assert "7 episode(s)" in cli("episodes", "evals/cut").out
+    assert "7 episode(s)" in cli("runs", "episodes", "evals/cut").out
     assert cli("eval", "--resume", "evals/cut", "--seed", "6").code == 2
     end = cli("eval", "--resume", "evals/cut")
     assert end.code == 0 and "7 were played before" in end.out and "0.450" in end.out
     assert cli.jobs.evaluated[-1].eval.seed == 5
-    assert "20 episode(s)" in cli("episodes", "evals/cut").out
+    assert "20 episode(s)" in cli("runs", "episodes", "evals/cut").out
     end = cli("eval", "--resume", "evals/cut")
     assert end.code == 2 and "is done" in end.err
 
@@ -195,12 +195,12 @@ def test_runs_are_listed_with_state_and_figures(cli, run_dir: str) -> None:
 
 
 def test_curve_draws_in_the_terminal_and_into_a_file(cli, run_dir: str) -> None:
-    end = cli("curve", run_dir, "--png", "c.png")
+    end = cli("runs", "curve", run_dir, "--png", "c.png")
     assert end.code == 0 and "first 0.01  last 0.05" in end.out
     assert "last minus first, task by task: +0.300 [+0.027, +0.518]" in end.out
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads(cli("curve", run_dir, "--json").out)["rollout/reward_mean"]["steps"] == [1, 2, 3, 4, 5]
-    end = cli("curve", run_dir, "--metric", "rollout/reward_meen")
+    assert json.loads(cli("runs", "curve", run_dir, "--json").out)["rollout/reward_mean"]["steps"] == [1, 2, 3, 4, 5]
+    end = cli("runs", "curve", run_dir, "--metric", "rollout/reward_meen")
     assert end.code == 2 and "Did you mean 'rollout/reward_mean'?" in end.err
 
 
@@ -208,25 +208,25 @@ def test_curve_draws_in_the_terminal_and_into_a_file(cli, run_dir: str) -> None:
 
 
 def test_episodes_are_listed_and_filtered(cli, run_dir: str) -> None:
-    end = cli("episodes", run_dir)
+    end = cli("runs", "episodes", run_dir)
     assert end.code == 0 and "g1-0" in end.out and "g1-1" in end.out and "v6,v7" in end.out
     assert "2 episode(s), 1 with success. Saved are steps 4 to 5." in end.out
-    end = cli("episodes", run_dir, "--step", "all", "--outcome", "infra_error")
+    end = cli("runs", "episodes", run_dir, "--step", "all", "--outcome", "infra_error")
     assert "2 episode(s), 0 with success" in end.out and "g1-0" not in end.out
-    assert "1 episode(s)" in cli("episodes", run_dir, "--success").out
-    assert "1 episode(s)" in cli("episodes", run_dir, "--evals").out
-    assert "0 episode(s)" in cli("episodes", run_dir, "--task", "nothing").out
+    assert "1 episode(s)" in cli("runs", "episodes", run_dir, "--success").out
+    assert "1 episode(s)" in cli("runs", "episodes", run_dir, "--evals").out
+    assert "0 episode(s)" in cli("runs", "episodes", run_dir, "--task", "nothing").out
 
 
 def test_one_episode_is_shown_turn_by_turn(cli, run_dir: str) -> None:
-    end = cli("episodes", run_dir, "--show", "1")
+    end = cli("runs", "episodes", run_dir, "--show", "1")
     assert end.code == 0
     order = ["success", "[user]", "1 + 1?", "[assistant]  turn 1: 2 tokens by v6 to token 1, then v7", "three",
              "try again", "turn 2: 1 tokens by v7, mean logprob -0.200, length", "two"]  # fmt: skip
     places = [end.out.index(word) for word in order]
     assert places == sorted(places)
     assert "reward    1.000 = exact 1.000" in end.out and "advantage 0.700" in end.out
-    end = cli("episodes", run_dir, "--show", "g1-1")
+    end = cli("runs", "episodes", run_dir, "--show", "g1-1")
     assert "reward:exact: Timeout: took 10 s" in end.out
 
 
@@ -252,7 +252,7 @@ def test_the_calls_of_an_episode_are_shown_where_they_were_made(cli, run_dir: st
     )
     with RunFolder.open("runs/one", for_writing=True) as folder:
         folder.save_evaluation(9, [[episode]])
-    end = cli("episodes", run_dir, "--evals", "--step", "9", "--show", "shop")
+    end = cli("runs", "episodes", run_dir, "--evals", "--step", "9", "--show", "shop")
     order = ["calls     2, 1 tool, 1 malformed", "[assistant]", "I buy it.", 'calls buy {"item": "apple"}',
              '[tool]  buy {"item": "apple"}, 2.0 ms, tool', "none left", 'unreadable {"name":, 0.0 ms, malformed',
              "Error: no JSON"]  # fmt: skip
@@ -261,7 +261,7 @@ def test_the_calls_of_an_episode_are_shown_where_they_were_made(cli, run_dir: st
 
 
 def test_every_token_shows_where_it_came_from(cli, run_dir: str) -> None:
-    end = cli("episodes", run_dir, "--show", "1", "--tokens")
+    end = cli("runs", "episodes", run_dir, "--show", "1", "--tokens")
     rows = [line.split() for line in end.out.splitlines() if line[:8].strip().isdigit()]
     assert [(r[2], r[4], r[5], r[6]) for r in rows] == [
         ("1", "context", "-", "-"),
@@ -293,12 +293,12 @@ def test_the_branches_of_an_episode_are_shown_with_their_reasons(cli, run_dir: s
     with RunFolder.open("runs/one", for_writing=True) as folder:
         folder.save_evaluation(9, [[episode]])
     where = ("--evals", "--step", "9", "--show", "forked")
-    end = cli("episodes", run_dir, *where)
+    end = cli("runs", "episodes", run_dir, *where)
     order = ["branches  2, 1 message altered", "[assistant]  turn 1:", "first", "[assistant]  turn 3:", "last",
              "branch 1 of 2: turns 1, 2", "  turn 2:"]  # fmt: skip
     places = [end.out.index(word) for word in order]
     assert places == sorted(places) and "branch 2 of 2" not in end.out, "all its turns are in the conversation"
-    end = cli("episodes", run_dir, *where, "--tokens")
+    end = cli("runs", "episodes", run_dir, *where, "--tokens")
     rows = [line.split() for line in end.out.splitlines() if line[:8].strip().isdigit()]
     assert [row[2] for row in rows] == ["1", "2", "9", "3", "9", "1", "2", "9", "4", "9"]
     assert "branch 2 of 2: turns 1, 3; message altered" in end.out
@@ -318,9 +318,9 @@ def test_turns_that_do_not_go_on_from_each_other_are_refused() -> None:
 
 
 def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:
-    shown = json.loads(cli("episodes", run_dir, "--show", "1", "--json").out)
+    shown = json.loads(cli("runs", "episodes", run_dir, "--show", "1", "--json").out)
     assert shown["episode"]["turns"][1]["prompt_ids"] == [1, 2, 3, 4, 5]
-    lines = cli("episodes", run_dir, "--json").out.splitlines()
+    lines = cli("runs", "episodes", run_dir, "--json").out.splitlines()
     assert [json.loads(line)["index"] for line in lines] == [0, 1]
 
 
@@ -337,5 +337,5 @@ def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:
     ],
 )
 def test_wrong_questions_about_episodes_are_refused(cli, run_dir: str, words, expected) -> None:
-    end = cli("episodes", run_dir, *words)
+    end = cli("runs", "episodes", run_dir, *words)
     assert end.code == 2 and expected in end.err

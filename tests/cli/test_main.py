@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.cli.catalogue import summaries
+from agentgym.cli.catalogue import OWN, RUNS, groups
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
@@ -47,9 +47,9 @@ def test_no_command_but_a_job_imports_anything_heavy(words: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", summaries())
+@pytest.mark.parametrize("command", [*OWN, "sandbox"])
 def test_every_help_has_examples_of_its_own_command(cli, command: str, capsys) -> None:
-    assert cli(command, "--help").code == 0
+    assert cli(*command.split(), "--help").code == 0
     text = capsys.readouterr().out
     examples = text.partition("examples:\n")[2]
     assert f"agentgym {command}" in examples and "usage: agentgym" in text
@@ -58,7 +58,8 @@ def test_every_help_has_examples_of_its_own_command(cli, command: str, capsys) -
 def test_the_help_names_all_commands_and_exit_codes(capsys, cli) -> None:
     assert cli("--help").code == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in summaries())
+    assert all(f"\n  {command} " in text for commands in groups().values() for command in commands)
+    assert not any(f"\n  {name} " in text for name in RUNS)
     assert "130" in text and "143" in text
     assert cli().code == 0 and cli("help", "train").code == 0
 
@@ -66,8 +67,17 @@ def test_the_help_names_all_commands_and_exit_codes(capsys, cli) -> None:
 def test_an_unknown_command_names_the_nearest(cli) -> None:
     end = cli("trian")
     assert end.code == 2 and "Did you mean 'train'?" in end.err
+    assert "Did you mean 'runs episodes'?" in cli("episods", "runs/one").err
+    assert "Did you mean 'episodes'?" in cli("runs", "episods").err and "agentgym status" in cli("runs", "status").err
     end = cli("--verison")
     assert end.code == 2 and "Did you mean '--version'?" in end.err
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "list"])
+def test_what_moved_below_runs_can_still_be_called_by_its_old_name_with_a_note(cli, name: str) -> None:
+    now, before = cli("runs", name, "nowhere"), cli(name, "nowhere")
+    assert now.code == before.code == 2
+    assert before.err == f"note: `agentgym {name}` is now `agentgym runs {name}`\n{now.err}"
 
 
 def test_a_mistake_ends_the_process_with_2_and_one_line(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ program.script()
 HERE = Path(__file__).parent
 TRAIN = (sys.executable, "-c", RUN.format(tests=str(HERE.parent), here=str(HERE)), "train", "--env", "counting")
 TRAIN = (*TRAIN, "--name", "one", "--set", "logging.sinks=[]")
-EPISODES = (sys.executable, "-m", "agentgym.cli.main", "episodes", "runs/one")
+EPISODES = (sys.executable, "-m", "agentgym.cli.main", "runs", "episodes", "runs/one")
 OUTPUTS = {  # how a shell directs the output, and which words it may lead to on standard error
     "a closed pipe": ("| head -c 40", ""),
     "both in a closed pipe": ("2>&1 | true", ""),

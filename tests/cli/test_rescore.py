@@ -111,45 +111,45 @@ def run_dir(cli, tmp_path):
 
 
 def test_the_command_says_what_changes(cli, run_dir, tmp_path):
-    end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long=2")
+    end = cli("runs", "rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long=2")
     assert end.code == 0, end.err
     assert "3 episodes, 3 with another reward" in end.out
     assert re.search(r"^long +2 ", end.out, re.MULTILINE)  # the weight, whatever path named the reward
     assert "groups with signal: 1 of 1 before, 1 after; pairs of a group that change their order: 3 of 3" in end.out
-    assert "Read one: agentgym episodes runs/one --step 1 --show d" in end.out
+    assert "Read one: agentgym runs episodes runs/one --step 1 --show d" in end.out
 
 
 def test_the_command_says_which_steps_it_scores_and_finds_the_episodes_of_an_evaluation(cli, run_dir):
     long = ("--reward", "my.py:long")
-    assert cli("rescore", run_dir, *long).out.startswith("step 1 of training, the only one saved\n")
+    assert cli("runs", "rescore", run_dir, *long).out.startswith("step 1 of training, the only one saved\n")
     with RunFolder.open(run_dir, for_writing=True) as folder:
         folder.save_groups(2, [Group(group_id=1, task=TASK, start_version=1, episodes=[episode("c", 1.0)])])
-    end = cli("rescore", run_dir, *long)
+    end = cli("runs", "rescore", run_dir, *long)
     assert end.out.startswith("step 2 of training alone, of 2 that were saved; --step all scores all\n")
     assert "1 episodes" in end.out
-    assert cli("rescore", run_dir, *long, "--step", "all").out.startswith("steps 1 to 2 of training\n")
-    assert json.loads(cli("rescore", run_dir, *long, "--json").out)["steps"] == [2]
+    assert cli("runs", "rescore", run_dir, *long, "--step", "all").out.startswith("steps 1 to 2 of training\n")
+    assert json.loads(cli("runs", "rescore", run_dir, *long, "--json").out)["steps"] == [2]
     assert cli(*EVAL).code == 0
-    end = cli("rescore", "evals/mine", "--reward", "exact")
+    end = cli("runs", "rescore", "evals/mine", "--reward", "exact")
     assert end.code == 0 and end.out.startswith("step 0 of the evaluations, the only one saved\n"), end.err
     assert "20 episodes" in end.out
 
 
 def test_a_number_of_an_episode_counts_among_those_that_are_asked_for(cli, run_dir):
     assert cli(*EVAL).code == 0
-    listed = cli("episodes", "evals/mine", "--failure")
-    assert "Read one: agentgym episodes evals/mine --evals --step 0 --failure --show 1" in listed.out
-    end = cli("episodes", "evals/mine", "--failure", "--show", "1")
+    listed = cli("runs", "episodes", "evals/mine", "--failure")
+    assert "Read one: agentgym runs episodes evals/mine --evals --step 0 --failure --show 1" in listed.out
+    end = cli("runs", "episodes", "evals/mine", "--failure", "--show", "1")
     assert "eval-0009-00 (number 1 of step 0 --failure)" in end.out and "no success" in end.out
-    assert "eval-0000-00" in cli("episodes", "evals/mine", "--show", "1").out
-    end = cli("episodes", "evals/mine", "--failure", "--show", "12")
+    assert "eval-0000-00" in cli("runs", "episodes", "evals/mine", "--show", "1").out
+    end = cli("runs", "episodes", "evals/mine", "--failure", "--show", "12")
     assert end.code == 2 and "no episode number 12 with --failure; step 0 has 1 to 11" in end.err
-    end = cli("episodes", "evals/mine", "--success", "--show", "eval-0009-00")
+    end = cli("runs", "episodes", "evals/mine", "--success", "--show", "eval-0009-00")
     assert end.code == 2 and "in step 0 with --success" in end.err
 
 
 def test_the_command_gives_json(cli, run_dir, tmp_path):
-    end = cli("rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long", "--json", "--episodes", "2")
+    end = cli("runs", "rescore", run_dir, "--reward", f"{tmp_path / 'my.py'}:long", "--json", "--episodes", "2")
     found = json.loads(end.out)
     assert found["num_episodes"] == 2 and found["num_reversed"] == 1
     assert [one["after"] for one in found["episodes"]] == [0.25, 0.5]
@@ -160,5 +160,5 @@ def test_the_command_gives_json(cli, run_dir, tmp_path):
     [(["--reward", "exatc"], "exact"), (["--step", "last"], "--step is 'last'"), (["--evals"], "no saved evaluations")],
 )
 def test_wrong_words_are_the_users_mistake(cli, run_dir, words, what):
-    end = cli("rescore", run_dir, *words)
+    end = cli("runs", "rescore", run_dir, *words)
     assert end.code == 2 and what in end.err

@@ -65,7 +65,7 @@ def test_a_served_policy_is_measured_in_the_same_tables_with_its_cost(measure, c
     saved = folder.read_episodes(0, evaluation=True)
     seeds = {body["seed"] for _, _, body in served.seen if body}
     assert len(list(saved)) == 8 and len(seeds) == 8
-    listed = cli("episodes", "evals/one", "--evals", "--show", "1")
+    listed = cli("runs", "episodes", "evals/one", "--evals", "--show", "1")
     assert listed.code == 0 and "what follows" in listed.out
     again = measure("--name", "two")
     assert again.code == 0 and asked(served) == 16  # of a server near by, whose weights may be others by now

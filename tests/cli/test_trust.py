@@ -49,7 +49,7 @@ def foreign(path: str, config: dict[str, object] | None = None) -> Path:
 COMMANDS = [
     ("chat", "runs/theirs", "--env", "counting"), ("eval", "runs/theirs", "--dry-run"), ("serve", "runs/theirs"),
     ("compare", "runs/theirs", "builtin:tiny", "--dry-run"), ("compare", "builtin:tiny", "runs/theirs", "--dry-run"),
-    ("train", "--resume", "runs/theirs", "--dry-run"), ("rescore", "runs/theirs"),
+    ("train", "--resume", "runs/theirs", "--dry-run"), ("runs", "rescore", "runs/theirs"),
 ]  # fmt: skip
 
 

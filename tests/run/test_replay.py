@@ -297,10 +297,10 @@ class JobsHere(Jobs):
 
 
 def command(folder: RunFolder, jobs: type[Jobs], *words: str) -> tuple[int, str]:
-    """How `agentgym replay` ends, and what it prints."""
+    """How `agentgym runs replay` ends, and what it prints."""
     out = io.StringIO()
     shell = JobShell(out=out, err=io.StringIO(), jobs=jobs, plugins=PluginRegistry.discover)
-    return main(["replay", str(folder.path), *words], shell), out.getvalue()
+    return main(["runs", "replay", str(folder.path), *words], shell), out.getvalue()
 
 
 def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altered: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""`agentgym audit`: is a run's folder whole."""
+"""`agentgym runs audit`: is a run's folder whole."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ what the run left behind: processes, shared memory, containers, unfinished files
 done is judged up to its newest whole checkpoint, where a resume goes on. The exit code is 1 when something is wrong.
 """
 EXAMPLES = """
-agentgym audit runs/math-1
-agentgym audit runs/math-1 --json
+agentgym runs audit runs/math-1
+agentgym runs audit runs/math-1 --json
 """
 TAKES_OVERRIDES = False
 

@@ -224,7 +224,7 @@ def _show(
             shell.say(f"\n{len(pairs)} tasks {title}{more}")
             shell.say_table(PAIR_HEADER, [_pair_row(pair) for pair in pairs[: arguments.limit]])
     for one in (first, second):
-        shell.say(("\n" if one is first else "") + f"read one: agentgym episodes {one.folder.path} --evals "
+        shell.say(("\n" if one is first else "") + f"read one: agentgym runs episodes {one.folder.path} --evals "
                   f"--step {one.step} --show EPISODE")  # fmt: skip
     shell.say("\nthe configs differ in" if configs else "\nthe configs are the same")
     if configs:

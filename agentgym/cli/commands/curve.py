@@ -1,4 +1,4 @@
-"""`agentgym curve`: a run's metrics as a picture and in the terminal."""
+"""`agentgym runs curve`: a run's metrics as a picture and in the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Draw a run's curves in the terminal, and reward, success and held-out success in
 running.
 """
 EXAMPLES = """
-agentgym curve runs/math-1
-agentgym curve runs/math-1 --metric train/entropy --metric train/mismatch_kl
-agentgym curve runs/math-1 --png picture.png
-agentgym curve runs/math-1 --list
+agentgym runs curve runs/math-1
+agentgym runs curve runs/math-1 --metric train/entropy --metric train/mismatch_kl
+agentgym runs curve runs/math-1 --png picture.png
+agentgym runs curve runs/math-1 --list
 """
 TAKES_OVERRIDES = False
 

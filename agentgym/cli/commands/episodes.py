@@ -1,4 +1,4 @@
-"""`agentgym episodes`: the episodes of a run or an evaluation, listed or read one by one."""
+"""`agentgym runs episodes`: the episodes of a run or an evaluation, listed or read one by one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ List the episodes of a step, or read one: its messages turn by turn, rewards, wh
 of the weights sampled each turn. With --tokens every token shows where it came from.
 """
 EXAMPLES = """
-agentgym episodes runs/math-1
-agentgym episodes runs/math-1 --step 12 --failure
-agentgym episodes runs/math-1 --step all --outcome infra_error
-agentgym episodes runs/math-1 --step 12 --show 3
-agentgym episodes runs/math-1 --step 12 --show 3 --tokens
-agentgym episodes runs/math-1 --evals --show 1 --json
-agentgym episodes evals/math-1-more --failure
+agentgym runs episodes runs/math-1
+agentgym runs episodes runs/math-1 --step 12 --failure
+agentgym runs episodes runs/math-1 --step all --outcome infra_error
+agentgym runs episodes runs/math-1 --step 12 --show 3
+agentgym runs episodes runs/math-1 --step 12 --show 3 --tokens
+agentgym runs episodes runs/math-1 --evals --show 1 --json
+agentgym runs episodes evals/math-1-more --failure
 """
 TAKES_OVERRIDES = False
 HEADER = (
@@ -92,7 +92,9 @@ def _list(
     if chosen:
         step = f" --step {steps[0]}" if len(steps) == 1 else " --step N"
         evals = " --evals" if arguments.evals else ""
-        shell.say(f"Read one: agentgym episodes {arguments.run}{evals}{step}{_filter(arguments)} --show {chosen[0][0]}")
+        shell.say(
+            f"Read one: agentgym runs episodes {arguments.run}{evals}{step}{_filter(arguments)} --show {chosen[0][0]}"
+        )
     return 0
 
 

@@ -33,7 +33,7 @@ and seed give the same prompts and sampling seeds.
 openai:NAME is a model behind any OpenAI-compatible server: at --base-url, or OpenAI's own. Its tokens and their cost
 are shown, and answers are kept, so that none is paid twice (docs/outside_policies.md).
 
-Episodes and result are saved in a folder in --evals-dir, which `agentgym episodes` and `agentgym compare` read.
+Episodes and result are saved in a folder in --evals-dir, which `agentgym runs episodes` and `agentgym compare` read.
 An evaluation that was interrupted goes on with --resume.
 """
 EXAMPLES = """
@@ -146,7 +146,7 @@ def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
     before = folder.status()
     if before.status is RunStatus.DONE or folder.checkpoint_steps():
         what = "is done" if before.status is RunStatus.DONE else "is a training run, not an evaluation"
-        raise UserError(f"{arguments.resume!r} {what}: {'agentgym episodes ' + arguments.resume}")
+        raise UserError(f"{arguments.resume!r} {what}: {'agentgym runs episodes ' + arguments.resume}")
     config = folder.load_config()
     trusted(folder.path, config, trust=arguments.trust, shell=shell)
     finished = finish(config, {}, arguments, str(folder.path / "config.yaml"), shell, served=True)
@@ -187,7 +187,7 @@ def _measure(
             reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
         if rows:
             reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
-        reporter.note(f"\nsaved in {folder.path}: agentgym episodes {folder.path}")
+        reporter.note(f"\nsaved in {folder.path}: agentgym runs episodes {folder.path}")
     return 0 if result.num_episodes else 1  # all were cut by time: nothing was measured
 
 

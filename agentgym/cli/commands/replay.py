@@ -1,4 +1,4 @@
-"""`agentgym replay`: train a step of a run again from its saved episodes, and compare with what was recorded."""
+"""`agentgym runs replay`: train a step of a run again from its saved episodes, and compare with what was recorded."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ With another loss, advantage or reward the step is trained once more with that, 
 --loss.name gspo, --advantage.name rloo, --reward success. Fields of `trainer` say where it is computed.
 """
 EXAMPLES = """
-agentgym replay runs/math-1 --step 20
-agentgym replay runs/math-1 --step 20 --loss.name reinforce
-agentgym replay runs/math-1 --step 20 --advantage.name mean_only --reward success --reward format=0.1
-agentgym replay runs/math-1 --step 20 --from-step 19 --json
+agentgym runs replay runs/math-1 --step 20
+agentgym runs replay runs/math-1 --step 20 --loss.name reinforce
+agentgym runs replay runs/math-1 --step 20 --advantage.name mean_only --reward success --reward format=0.1
+agentgym runs replay runs/math-1 --step 20 --from-step 19 --json
 """
 TAKES_OVERRIDES = True
 WHAT_IF, WHERE = ("loss", "advantage"), ("trainer", "launcher")

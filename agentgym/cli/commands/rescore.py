@@ -1,4 +1,4 @@
-"""`agentgym rescore`: what other rewards would have given a run's saved episodes."""
+"""`agentgym runs rescore`: what other rewards would have given a run's saved episodes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ changes: each reward's mean, which groups would have had signal, and how many pa
 their order. Nothing is played and nothing in the folder is changed.
 """
 EXAMPLES = """
-agentgym rescore runs/math-1 --reward success --reward format=0.1
-agentgym rescore runs/math-1 --reward tests_passed --step all
-agentgym rescore runs/math-1
-agentgym rescore runs/math-1 --evals --reward length_penalty=-0.1 --episodes 50
-agentgym rescore runs/math-1 --reward success --json
+agentgym runs rescore runs/math-1 --reward success --reward format=0.1
+agentgym runs rescore runs/math-1 --reward tests_passed --step all
+agentgym runs rescore runs/math-1
+agentgym runs rescore runs/math-1 --evals --reward length_penalty=-0.1 --episodes 50
+agentgym runs rescore runs/math-1 --reward success --json
 """
 TAKES_OVERRIDES = False
 HEADER = ("reward", "weight", "mean before", "mean after", "missing")
@@ -162,7 +162,7 @@ def _show(
         evals = " --evals" if arguments.evals else ""
         first = changed[0].saved
         which = f"--step {first.step} --show {first.episode.episode_id}"
-        shell.say(f"\nRead one: agentgym episodes {arguments.run}{evals} {which}")
+        shell.say(f"\nRead one: agentgym runs episodes {arguments.run}{evals} {which}")
 
 
 def _row(one: Rescored) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`agentgym runs`: the runs, their state and last figures."""
+"""`agentgym runs list`: the runs, their state and last figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import cast
 
+from agentgym.cli.catalogue import RUNS, listed
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
@@ -16,15 +17,20 @@ from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 from agentgym.runs.liveness import last_change
 from agentgym.runs.report import number
 
-DESCRIPTION = """
+DESCRIPTION = f"""
 List the runs in a folder with their state and last figures: the oldest first, those that go on at the end. gain: the
 last checkpoint minus the first on the same held-out tasks, with its 95% interval. changed: when the run last did
 something.
+
+What works on a run's folder (each has its own --help: agentgym runs COMMAND --help):
+{listed(RUNS)}
 """
 EXAMPLES = """
 agentgym runs
-agentgym runs --json
-agentgym runs --runs-dir evals
+agentgym runs list --json
+agentgym runs list --runs-dir evals
+agentgym runs episodes runs/math-1 --failure
+agentgym runs curve runs/math-1
 """
 TAKES_OVERRIDES = False
 HEADER = ("run", "status", "step", "reward", "success", "held-out", "gain", "sandbox", "changed", "reason")
