@@ -1,7 +1,7 @@
 """A run on three hosts, and what it takes to lose a process, a host and the network: times in a table.
 
     python benchmarks/hosts.py
-    python benchmarks/hosts.py --write docs/hosts.md --keep hosts-run
+    python benchmarks/hosts.py --write docs/results.md --keep hosts-run
 
 The hosts are namespaces of this machine, each with its own network, processes and /dev/shm (needs root). The controller
 is on the first, the trainer on the second, generators on the first and third. The exit code is 1 when the run does not
