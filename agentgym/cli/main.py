@@ -31,7 +31,7 @@ exit codes:
   1    the run or the command failed
   2    your mistake: a wrong name, field, file or value; the message says which
   75   preempted: SIGTERM under --grace, everything is saved; resume it
-  130  Ctrl-C        143  SIGTERM        129  SIGHUP
+  130  Ctrl-C        143  SIGTERM        129  SIGHUP; servers that are stopped so (serve, view, host) end with 0
 """
 
 

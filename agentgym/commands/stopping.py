@@ -134,6 +134,12 @@ def signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(number, handler)
 
 
+def serve_until_stopped(server: Coroutine[Any, Any, None], say: Callable[[str], None] = lambda text: None) -> None:
+    """As `run_until_stopped`, where a signal is how the server is asked to end: it is no failure."""
+    with contextlib.suppress(Stopped):
+        run_until_stopped(server, say)
+
+
 class _Action(ctypes.Structure):
     """`struct sigaction` of <signal.h>, in glibc and musl on 64 bits."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,7 +10,6 @@ from typing import cast
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, EvalSetup, task_digest
 from agentgym.evals.statistics import PairedDifference, paired_difference
-from agentgym.policies.outside.config import served_name
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
@@ -19,6 +19,8 @@ NOT_COMPARED = ("model.path", "model.random_weights", "logging.", "policy.base_u
                 "policy.concurrency", "policy.timeout_s", "policy.max_", "policy.requests_", "policy.tokens_",
                 "policy.price_", "policy.currency", "policy.cache")  # fmt: skip
 
+CHECKPOINT = re.compile(r"checkpoints/step-\d+/?$")
+"""Ends the path of weights that a run made."""
 PLAYED = ("env.", "agent.", "rewards", "rollout.", "sandbox.", "eval.", "policy.", "model.", "plugins.")
 
 
@@ -42,6 +44,13 @@ class Saved:
     result: EvalResult
     plays: dict[str, dict[int, Play]] = field(repr=False)
     digests: dict[str, str] = field(repr=False)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a run made the weights: otherwise the config's training settings say nothing about them."""
+        model = self.folder.load_config().get("model")
+        path = str(model.get("path")) if isinstance(model, Mapping) else ""
+        return not self.folder.only_evaluates or CHECKPOINT.search(path) is not None
 
     @classmethod
     def load(cls, folder: RunFolder, step: int, name: str) -> Saved | None:
@@ -158,15 +167,16 @@ def compare(first: Saved, second: Saved) -> Comparison:
     )
 
 
-def config_differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Fields by dotted key that differ between two configs, with both values; without the model's own place.
+def config_differences(
+    first: Mapping[str, object], second: Mapping[str, object], *, trained: bool
+) -> list[tuple[str, str, str]]:
+    """Fields by dotted key that differ between two configs, with both values; without the model's own path.
 
-    Of a model behind a server only those that decide what it plays: nobody trained it here.
+    trained: whether runs made the weights of both; otherwise only fields that decide what is played are compared.
     """
     a, b = _flat(first), _flat(second)
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key) and not key.startswith(NOT_COMPARED)]
-    if any(served_name(str(side.get("model.path", ""))) is not None for side in (a, b)):
-        keys = [key for key in keys if key.startswith(PLAYED)]
+    keys = [key for key in keys if trained or key.startswith(PLAYED)]
     return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in keys]
 
 

@@ -47,7 +47,8 @@ def build_environment(registry: PluginRegistry, name: str, options: Mapping[str,
     except Exception as error:  # plugin code: anything may come
         place = f", at {found}" if (found := place_of(error)) else ""
         if isinstance(error, (TypeError, ValueError)):
-            message = f"environment {name!r} refused its options {dict(options)}: {error}{place}"
+            given = f"refused its options {dict(options)}" if options else "could not be built without options"
+            message = f"environment {name!r} {given}: {error}{place}"
         else:
             message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{place}"
         raise UserError(message) from error

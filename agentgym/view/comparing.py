@@ -64,7 +64,9 @@ def compare_json(first: tuple[Run, int], second: tuple[Run, int]) -> dict[str, A
         "lost": [_task(one, *keys) for one in found.lost[:MAX_TASKS]],
         "config": [
             {"key": key, "a": old, "b": new}
-            for key, old, new in config_differences(first[0].config(), second[0].config())
+            for key, old, new in config_differences(
+                first[0].config(), second[0].config(), trained=a.is_trained and b.is_trained
+            )
         ],
     }
 

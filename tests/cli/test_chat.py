@@ -216,10 +216,10 @@ class Waiting:
         yield
 
 
-def test_a_chat_says_that_it_stops_as_it_says_what_holds_it() -> None:
+def test_a_chat_says_that_it_stops_and_names_the_signal_by_its_exit_code() -> None:
     out = io.StringIO()
     shell = JobShell(out=out, err=out, jobs=Waiting, plugins=PluginRegistry.discover)  # type: ignore[arg-type]
-    assert main(["chat", "builtin:tiny"], shell) == 0
+    assert main(["chat", "builtin:tiny"], shell) == 130
     assert "stopping (Ctrl-C)" in out.getvalue()
 
 

@@ -185,7 +185,7 @@ def test_the_evaluation_at_the_end_of_a_run_is_used(cli, runs) -> None:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_of_a_model_behind_a_server_only_what_it_plays_is_compared(side: int) -> None:
+def test_of_weights_that_no_run_made_only_what_they_play_is_compared(side: int) -> None:
     served = {
         "model": {"path": "openai:m"},
         "optimizer": {"lr": 1e-6},
@@ -194,5 +194,11 @@ def test_of_a_model_behind_a_server_only_what_it_plays_is_compared(side: int) ->
     }
     ours = {"model": {"path": "builtin:tiny"}, "optimizer": {"lr": 5e-4}, "rollout": {"max_turns": 2}}
     pair = (served, ours) if side == 0 else (ours, served)
-    assert [key for key, _, _ in config_differences(*pair)] == ["rollout.max_turns"]
-    assert "optimizer.lr" in [key for key, _, _ in config_differences(ours, {**ours, "optimizer": {"lr": 1e-4}})]
+    assert [key for key, _, _ in config_differences(*pair, trained=False)] == ["rollout.max_turns"]
+    assert "optimizer.lr" in [key for key, _, _ in config_differences(*pair, trained=True)]
+
+
+def test_training_settings_are_no_difference_to_weights_that_no_run_made(cli, runs) -> None:
+    words = ("--env", "counting", "--samples", "1", "--loop.steps", "3", "--set", "logging.sinks=[]")
+    assert cli("eval", "builtin:tiny", "--name", "saved", *words).code == 0
+    assert last_line(cli("compare", "evals/saved", runs[0], "--json"))["configs"] == []

@@ -27,6 +27,7 @@ FAULTY = Path(__file__).parents[1] / "data" / "faulty"
         ("PromptIsAText", r"its prompt is a text; give messages, as in \[{\"role\": \"user\""),
         ("PlainReply", r"has to be `async def reply`: .*broken.py:\d+"),
         ("InitRaises", r"could not be built: KeyError: 'table', at .*broken.py:\d+ in __init__"),
+        ("NeedsItsTable", r"could not be built without options: .* missing 1 required .*'table'"),
     ],
 )
 def test_what_no_episode_could_be_played_with_is_found_before_anything_starts(

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from view_runs import write_run
 
 
-def test_the_command_prints_its_address_answers_and_ends_well_with_a_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_its_address_answers_and_ends_well_with_a_signal(tmp_path: Path, number: int) -> None:
     write_run(tmp_path / "runs", "one", steps=1)
     words = [sys.executable, "-m", "agentgym.cli.main", "view", "runs", "--no-browser", "--port", "0"]
     view = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -28,7 +30,7 @@ def test_the_command_prints_its_address_answers_and_ends_well_with_a_signal(tmp_
         lines = stream.getresponse()
         while not lines.readline().startswith(b"event: step"):  # a stream that is open does not hold up the end
             pass
-        view.send_signal(signal.SIGINT)
+        view.send_signal(number)
         assert view.wait(30) == 0
         assert view.stderr.read() == f"1 run in {tmp_path / 'runs'}\n"
         connection.close()

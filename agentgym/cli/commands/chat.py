@@ -15,7 +15,7 @@ from agentgym.cli.lines import LineReader
 from agentgym.cli.recipes import Finished, add_recipe_arguments, recipe_help
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import Stopped, run_until_stopped
+from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     }
     finished = finish_for(policy, flags, arguments, shell, served=True)
     reporter = choose_reporter(shell, "chat", as_json=False, plain=True)
-    with contextlib.closing(reporter), contextlib.suppress(Stopped):
+    with contextlib.closing(reporter):
         run_until_stopped(_chat(finished, arguments, shell, reporter), shell.warn)
     return 0
 

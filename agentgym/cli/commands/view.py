@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
-from agentgym.commands.stopping import Stopped, run_until_stopped
+from agentgym.commands.stopping import serve_until_stopped
 from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 
@@ -18,7 +18,7 @@ DESCRIPTION = """
 Open a page about runs in the browser: whether they learn, curves with intervals, staleness, episodes token by token,
 two checkpoints compared, environments to play by hand. It reads the folders of the runs, also copied ones and those
 of runs that go on, and writes nothing but what you ask a run to do. Only this machine can open it, unless --host says
-otherwise; then the address has a random token. Ends with Ctrl-C.
+otherwise; then the address has a random token. Ctrl-C or SIGTERM ends it, with exit code 0.
 """
 EXAMPLES = """
 agentgym view
@@ -82,6 +82,6 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             with contextlib.suppress(webbrowser.Error):
                 webbrowser.open(address)
 
-    with contextlib.closing(listen(arguments.host, arguments.port)) as listening, contextlib.suppress(Stopped):
-        run_until_stopped(serve(view, arguments.host, listening, started), lambda text: None)
+    with contextlib.closing(listen(arguments.host, arguments.port)) as listening:
+        serve_until_stopped(serve(view, arguments.host, listening, started))
     return 0

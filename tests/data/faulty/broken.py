@@ -274,3 +274,8 @@ class PlainReply(Sums):
 class InitRaises(Sums):
     def __init__(self) -> None:
         self.table = {}["table"]
+
+
+class NeedsItsTable(Sums):
+    def __init__(self, *, table: str) -> None:
+        self.table = table
