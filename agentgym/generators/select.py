@@ -100,7 +100,7 @@ class VllmEngineConfig(EngineConfig):
         if not vllm_is_installed():
             raise UserError(
                 "generator.engine is 'vllm' but vllm is not installed. Install it (GPU: `pip install "
-                "vllm==0.32.0`; CPU: see docs/generators.md), or use generator.engine=native."
+                "vllm==0.32.0`; CPU: see docs/services.md), or use generator.engine=native."
             )
         from agentgym.generators.vllm.engine import VllmEngine
 

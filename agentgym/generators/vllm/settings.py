@@ -59,7 +59,7 @@ def wants_gpu(config: GeneratorConfig) -> bool:
     if current_platform.is_unspecified():
         raise UserError(
             f"the installed vLLM finds no device that it was built for; torch: {why_no_gpu() or 'sees a GPU'}; install "
-            "the build for a CPU (docs/generators.md), or use generator.engine=native"
+            "the build for a CPU (docs/services.md), or use generator.engine=native"
         )
     if config.device != "auto" and gpu != (config.device == "cuda"):
         raise UserError(

@@ -18,7 +18,7 @@ from agentgym.types import GenerateRequest, SamplingParams
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vllm is not installed; docs/generators.md says how to get it"
+        importlib.util.find_spec("vllm") is None, reason="vllm is not installed; docs/services.md says how to get it"
     ),
     pytest.mark.filterwarnings("ignore"),  # vllm's own
 ]
