@@ -15,7 +15,8 @@ TEST_STAMP := $(VENV)/.installed-test
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
   && { $(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; false; }; } \
-  && echo "lint: ruff, mypy and the import rules are clean"
+  && { $(VENV)/bin/python benchmarks/structure.py --check > $(VENV)/budgets.log || { cat $(VENV)/budgets.log; false; }; } \
+  && echo "lint: ruff, mypy, the import rules and the budgets are clean"
 
 .PHONY: environments train test test-hostile test-vllm test-agents lint setup setup-test clean help
 

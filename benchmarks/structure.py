@@ -1,7 +1,9 @@
-"""The rooms of this repository as a table: their sizes, what each imports, which third-party package each owns.
+"""The structure of this repository: its rooms as a drawing and a table, its budgets, and the way of a recipe.
 
-    python benchmarks/structure.py                                  prints it
-    python benchmarks/structure.py --write docs/architecture.md     replaces the one between the page's markers
+    python benchmarks/structure.py                                  prints the table of rooms
+    python benchmarks/structure.py --write docs/architecture.md     renews what is between the page's markers
+    python benchmarks/structure.py --check                          each budget of pyproject.toml beside today's figure
+    python benchmarks/structure.py --recipe                         how a recipe travels (benchmarks/recipe_way.py)
 
 A room is a top-level file or folder of `agentgym`, a folder of the sandboxes, or one of the other source folders.
 Files are read, not imported: an import counts wherever it is, also inside a function or under TYPE_CHECKING.
@@ -13,11 +15,18 @@ import argparse
 import ast
 import statistics
 import sys
+import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+from benchmarks import recipe_way  # noqa: E402
+
 PACKAGES = {
     "agentgym": Path("agentgym"),
     "agentgym_envs": Path("envs/agentgym_envs"),
@@ -29,7 +38,9 @@ OTHER_FOLDERS = ("tests", "benchmarks")  # they import everything: only their si
 SPLIT = ("agentgym", "agentgym_sandboxes")  # packages whose folders are rooms of their own
 LIGHT = {"pluggy", "packaging", "yaml", "ruamel", "_typeshed"}  # what the core always has: any room may import it
 HEADER = ["room", "imports", "packages; **bold**: in no other room", "files", "lines", "median"]
-BEGIN, END = "<!-- structure -->", "<!-- /structure -->"
+WIDTH, INDENT = 120, 22  # of the drawing
+FRAGMENT = "<!-- fragment: a drawing -->"
+CORE = "agentgym"
 
 Graph = Mapping[str, frozenset[str]]  # a module's name to the modules of ours that it imports
 
@@ -207,26 +218,153 @@ def markdown(root: Path = ROOT) -> str:
     return "\n".join([lines[0], "|---|---|---|--:|--:|--:|", *lines[1:], "", totals(files, rings)])
 
 
-def committed(page: str) -> tuple[str, str, str]:
-    """The page up to its begin marker, what is between the two, and the rest from the end marker on."""
-    head, begin, rest = page.partition(BEGIN)
-    body, end, tail = rest.partition(END)
+def layers(root: Path = ROOT) -> list[list[str]]:
+    """The rooms of the library from the highest layer down, as the import contract has them."""
+    contracts = _tools(root)["importlinter"]["contracts"]
+    lines = next(one["layers"] for one in contracts if one["type"] == "layers")
+    return [[room.strip() for room in line.split("|")] for line in lines]
+
+
+def _tools(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text())["tool"]
+
+
+def public(root: Path = ROOT) -> set[str]:
+    """The rooms of the library that plugins may import."""
+    contract = next(one for one in _tools(root)["importlinter"]["contracts"] if one["name"].startswith("plugins"))
+    closed = {name.partition(".")[2] for name in contract["forbidden_modules"]}
+    return {room for layer in layers(root) for room in layer} - closed
+
+
+def sentence(path: Path) -> str:
+    """The first sentence of a file's docstring."""
+    text = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
+def drawn_rooms(root: Path = ROOT) -> str:
+    """Each room with the first sentence of its docstring; those of the library in the order of their layers."""
+
+    def row(indent: str, name: str, path: Path) -> list[str]:
+        start = f"{indent}{name}".ljust(INDENT)
+        text = sentence(path)
+        return textwrap.wrap(f"{start} {text}", WIDTH, subsequent_indent=" " * (INDENT + 1), drop_whitespace=True)
+
+    lines = row("", f"{CORE}/", root / CORE / "__init__.py")
+    for room in (room for layer in layers(root) for room in layer):
+        folder = root / CORE / room
+        mark = "* " if room in public(root) else "  "
+        is_folder = folder.is_dir()
+        lines += row(
+            mark,
+            f"{room}/" if is_folder else f"{room}.py",
+            folder / "__init__.py" if is_folder else folder.with_suffix(".py"),
+        )
+    for package, folder in list(PACKAGES.items())[1:]:
+        lines += row("", f"{folder.parts[0]}/", root / folder / "__init__.py")
+        if package in SPLIT:
+            inner = sorted(path.parent for path in (root / folder).glob("*/__init__.py"))
+            for path in inner:
+                lines += row("  ", f"{path.name}/", path / "__init__.py")
+    lines += row("", "benchmarks/", root / "benchmarks" / "__init__.py")
+    return "\n".join([FRAGMENT, "```", *lines, "```"])
+
+
+def drawn_layers(root: Path = ROOT) -> str:
+    line = " > ".join(", ".join(layer) for layer in layers(root))
+    return "\n".join([FRAGMENT, "```", *textwrap.wrap(line, WIDTH, subsequent_indent="    "), "```"])
+
+
+def sections(root: Path = ROOT) -> dict[str, str]:
+    """The generated parts of the page, by the name in their markers."""
+    return {"rooms": drawn_rooms(root), "structure": markdown(root), "layers": drawn_layers(root)}
+
+
+def committed(page: str, name: str = "structure") -> tuple[str, str, str]:
+    """The page up to the begin marker of a section, what is in the section, and the rest from its end marker on."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    head, begin, rest = page.partition(opening)
+    body, end, tail = rest.partition(closing)
     if not begin or not end:
-        raise SystemExit(f"the page has no {BEGIN} with {END} after it: add both where the table is to be")
+        raise SystemExit(f"the page has no {opening} with {closing} after it: add both where the section is to be")
     return head + begin, body.strip(), end + tail
+
+
+def recipe_trees(root: Path = ROOT) -> dict[str, ast.Module]:
+    """The files of the library that a recipe can be in: those with the word, for the others need not be parsed."""
+    core = ((name, path.read_text()) for name, path in package_files(root).items() if name.startswith(f"{CORE}."))
+    return {name: ast.parse(text) for name, text in core if "recipe" in text.lower() or "settled" in text.lower()}
+
+
+def figures(root: Path = ROOT) -> dict[str, int]:
+    """What the budgets of pyproject.toml bound, in their order, as it is today."""
+    files = {path: len(path.read_text().splitlines()) for path in _counted(root)}
+    trees = recipe_trees(root)
+
+    def lines(folder: str) -> int:
+        return sum(length for path, length in files.items() if path.is_relative_to(root / folder))
+
+    return {
+        "library_lines": lines(CORE),
+        "sandboxes_lines": lines("sandboxes"),
+        "tests_lines": lines("tests"),
+        "benchmarks_lines": lines("benchmarks"),
+        "benchmarks_files": sum(path.is_relative_to(root / "benchmarks") for path in files),
+        "docs_words": sum(len(path.read_text().split()) for path in (root / "docs").glob("*.md")),
+        "longest_file_lines": max(files.values()),
+        "median_file_lines": int(statistics.median(files.values())),
+        "recipe_files": len(recipe_way.on_the_way(trees, recipe_way.RECIPES)),
+        "settled_files": len(recipe_way.on_the_way(trees, recipe_way.SETTLED)),
+    }
+
+
+def _counted(root: Path) -> list[Path]:
+    folders = dict.fromkeys([*(folder.parts[0] for folder in PACKAGES.values()), *OTHER_FOLDERS])
+    return [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+
+
+def check(root: Path = ROOT) -> tuple[list[str], list[str]]:
+    """The table of figures and budgets as lines, and one line for each budget that does not hold."""
+    budgets = _tools(root)["agentgym"]["budgets"]
+    now = figures(root)
+    if budgets.keys() != now.keys():
+        odd = ", ".join(sorted(budgets.keys() ^ now.keys()))
+        raise SystemExit(f"[tool.agentgym.budgets] of pyproject.toml and the figures differ in {odd}")
+    table = [f"{'':20}{'today':>8}{'budget':>8}{'left':>8}"]
+    table += [f"{name:20}{now[name]:>8,}{budgets[name]:>8,}{budgets[name] - now[name]:>8,}" for name in now]
+    over = [
+        f"{name} is {now[name] - budgets[name]:,} over its budget of {budgets[name]:,}"
+        for name in now
+        if now[name] > budgets[name]
+    ]
+    return table, over
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, metavar="PAGE", help=f"replace what is between {BEGIN} and {END}")
-    page = parser.parse_args().write
-    text = markdown()
-    if page is None:
-        print(text)
-        return
-    head, _, tail = committed(page.read_text())
-    page.write_text(f"{head}\n{text}\n{tail}")
-    print(f"wrote {page}")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="renew the generated sections of this page")
+    parser.add_argument("--check", action="store_true", help="compare with the budgets; exit 1 when one is exceeded")
+    parser.add_argument("--recipe", action="store_true", help="print how a recipe travels")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout that is looked at")
+    given = parser.parse_args()
+    if given.check:
+        table, over = check(given.root)
+        print("\n".join(table))
+        if over:
+            sys.exit("\n".join([*over, "Make it smaller; a commit that raises a budget says what it bought."]))
+    elif given.recipe:
+        for types in (recipe_way.RECIPES, recipe_way.SETTLED):
+            way = recipe_way.travel(recipe_trees(given.root), layers(given.root), types)
+            print(f"{' and '.join(types)}: {way}\n\n{recipe_way.drawing(way, layers(given.root))}\n")
+    elif given.write:
+        page = given.write.read_text()
+        for name, text in sections(given.root).items():
+            head, _, tail = committed(page, name)
+            page = f"{head}\n{text}\n{tail}"
+        given.write.write_text(page)
+        print(f"wrote {given.write}")
+    else:
+        print(markdown(given.root))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a subcommand is written with: the parser it fills, the shell it prints to, how it is stopped.
+"""What a subcommand is written with: its parser, the shell it prints to, and how it is stopped.
 
 A distribution brings a subcommand by an entry point of the group `agentgym.commands`: its name is the command's, its
 value a module with the attributes of `Command`. The module's first docstring line is listed by `agentgym --help`,

@@ -1,1 +1,1 @@
-"""What loops of one's own may need beside a run's services: a replay buffer, rows that stream, rewards as replicas."""
+"""Parts of custom training loops: a replay buffer, streamed data sets, rewards as replicas."""

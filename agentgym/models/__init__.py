@@ -1,0 +1,1 @@
+"""Model architectures, their files and devices, and the policies that ship with the package."""

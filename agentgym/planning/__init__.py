@@ -1,1 +1,1 @@
-"""What a run needs, before it is started: places, memory, and how fast it would be."""
+"""Plans a run before it starts: placement on GPUs, memory and step time."""

@@ -1,0 +1,1 @@
+"""The RL algorithm: the loop, samples, packing, advantages and losses."""

@@ -1,1 +1,1 @@
-"""The jobs, assembled from all the other packages: train, evaluate."""
+"""The jobs, assembled from all other rooms: train, fine-tune, evaluate, replay, serve."""

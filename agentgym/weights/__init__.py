@@ -1,0 +1,1 @@
+"""Moves versions of the weights from the trainer to the generators."""

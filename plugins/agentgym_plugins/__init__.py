@@ -1,0 +1,1 @@
+"""Rewards, metric sinks and agents that ship with the library, as plugins."""

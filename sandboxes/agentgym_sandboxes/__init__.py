@@ -1,0 +1,1 @@
+"""The sandboxes that run model-written code, as plugins."""

@@ -1,1 +1,1 @@
-"""What `agentgym sandbox` does, an action a module."""
+"""The actions of `agentgym sandbox`, one module each."""
