@@ -14,6 +14,7 @@ import pytest
 
 from agentgym.errors import InfraError, UserError
 from agentgym.evals.play import EvalResult
+from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import THRESHOLDS
 from agentgym.run.ending import TrainResult
@@ -21,8 +22,10 @@ from agentgym.run.evaluate import evaluate
 from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
+from agentgym.types import Json
 
 pytestmark = pytest.mark.slow
+IN_PROCESS = "launcher.name=in_process:InProcess"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -49,44 +52,113 @@ class Finished:
     result: TrainResult
     metrics: list[Mapping[str, float]]
     searches: list[tuple[int, int, int]]  # of the garbage collector: its thresholds before, at each step, after
-    left: list[object]
 
     def copy(self, place: Path) -> RunFolder:
         shutil.copytree(self.folder.path, place / "run")
         return RunFolder.open(place / "run", for_writing=True)
 
     def longer(self, steps: int) -> Recipe:
-        """With fewer processes, which do not change what is resumed."""
-        recipe = replace(self.recipe, loop=replace(self.recipe.loop, steps=steps))
+        """With fewer parts, which do not change what is resumed."""
+        loop, logging = replace(self.recipe.loop, steps=steps), replace(self.recipe.logging, sinks=())
+        recipe = replace(self.recipe, loop=loop, logging=logging)
         generator, loss = replace(recipe.generator, replicas=1), replace(recipe.loss, kl_coef=0.0)
         return replace(recipe, generator=generator, loss=loss)
 
 
+class Noted:
+    """A sink that remembers what it got."""
+
+    rows: list[tuple[int, Mapping[str, float]]] = []
+
+    def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
+        self.rows.clear()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.rows.append((step, metrics))
+
+    def close(self) -> None:
+        self.rows.append((0, {}))
+
+
+class Plugin:
+    @hookimpl
+    def sinks(self) -> dict[str, type]:
+        return {"noted": Noted}
+
+
 @pytest.fixture(scope="module")
 def finished(make_lab, tmp_path_factory) -> Finished:
+    """All of a run in this process, with settings that differ from their defaults wherever a part reads them."""
     lab = make_lab(tmp_path_factory.mktemp("finished"))
-    settings = ("rollout.temperature=0.7", "loss.kl_coef=0.01", "loop.check_sync_every=1", "generator.replicas=2")
-    recipe = lab.recipe("loop.steps=2", *settings)
+    registry = PluginRegistry.discover([])
+    registry.register(Plugin(), "ours")
+    recipe = lab.recipe(
+        "loop.steps=4",
+        "loop.max_staleness=0",
+        "loop.eval_every=2",
+        "loop.eval_tasks=3",
+        "loop.check_sync_every=3",
+        "loop.checkpoint_every=2",
+        "rollout.temperature=0.7",
+        "rewards={success: 2.0, tests_passed: 0.25}",
+        "loss.kl_coef=0.01",
+        "optimizer.lr=1e-3",
+        "optimizer.warmup_steps=2",
+        "generator.replicas=2",
+        "generator.max_batch=5",
+        "logging.sinks=[noted]",
+        IN_PROCESS,
+    )
     searches = [gc.get_threshold()]
     folder, reporter = lab.new_run(recipe), lab.reporter(on_step=lambda step: searches.append(gc.get_threshold()))
-    result = asyncio.run(train(recipe, folder, reporter))
+    result = asyncio.run(train(recipe, folder, reporter, registry=registry))
     folder.close()
     searches.append(gc.get_threshold())
-    return Finished(recipe, folder, result, reporter.metrics, searches, leftovers(lab, folder))
+    return Finished(recipe, folder, result, reporter.metrics, searches)
 
 
-def test_a_run_trains_saves_measures_and_leaves_nothing(finished):
+def test_a_run_trains_saves_measures_and_tells_its_sinks(finished):
     before, *during, after = finished.searches
-    assert during == [THRESHOLDS] * 2 and after == before != THRESHOLDS
-    folder, (first, last) = finished.folder, finished.metrics
-    assert [row.step for row in folder.read_metrics()] == [1, 2]
+    assert during == [THRESHOLDS] * 4 and after == before != THRESHOLDS
+    folder, first, last = finished.folder, finished.metrics[0], finished.metrics[-1]
+    rows = folder.read_metrics()
+    assert [row.step for row in rows] == [1, 2, 3, 4]
+    assert Noted.rows == [*((row.step, row.metrics) for row in rows), (0, {})] and rows[0].metrics == first
     assert finished.result.first.num_episodes == finished.result.last.num_episodes == 6
-    assert folder.checkpoint_steps() == [0, 1, 2]
-    assert max(first["sync/mismatch_max"], last["sync/mismatch_max"]) < 1e-4
-    assert first["train/kl_ref"] == pytest.approx(0, abs=1e-6) and last["train/kl_ref"] > 0
+    assert folder.checkpoint_steps() == [0, 2, 4]
     assert folder.load_sandbox()["backend"] == "monty"
-    assert last["sandbox/calls_total"] - first["sandbox/calls_total"] == last["sandbox/calls"] > 0
-    assert finished.left == []
+    calls = sum(metrics["sandbox/calls"] for metrics in finished.metrics[1:])
+    assert last["sandbox/calls_total"] - first["sandbox/calls_total"] == calls > 0
+
+
+def test_held_out_tasks_are_played_after_the_steps_that_the_recipe_names(finished):
+    assert finished.folder.episode_steps(evaluation=True) == [0, 2, 4]
+    assert ["eval/success" in metrics for metrics in finished.metrics] == [False, True, False, False]
+    played = [one.episode for one in finished.folder.read_episodes(2, evaluation=True)]
+    assert len(played) == 3 and {episode.min_version for episode in played} == {2}
+    assert finished.metrics[1]["eval/success"] == pytest.approx(sum(episode.success for episode in played) / 3)
+
+
+def test_each_update_gives_the_generators_the_weights_that_were_trained(finished):
+    """At the temperature of the sampler, and with every replica."""
+    assert [metrics["mismatch/fresh_share"] for metrics in finished.metrics] == [1.0] * 4
+    assert max(metrics["train/mismatch_fresh_max"] for metrics in finished.metrics) < 1e-4
+    checked = [metrics.get("sync/mismatch_max") for metrics in finished.metrics]
+    assert checked[:2] == [None] * 2 and checked[2] < 1e-4 and checked[3] is None
+    assert finished.metrics[-1]["generator/places"] == 10
+
+
+def test_the_reference_stays_the_policy_of_the_start(finished):
+    first, *later = (metrics["train/kl_ref"] for metrics in finished.metrics)
+    assert first == pytest.approx(0, abs=1e-6) and min(later) > 1e-5
+    assert [metrics["train/lr"] for metrics in finished.metrics] == pytest.approx([5e-4, 1e-3, 1e-3, 1e-3])
+
+
+def test_an_episode_earns_the_weighted_sum_of_its_rewards(finished):
+    saved = [one.episode for step in finished.folder.episode_steps() for one in finished.folder.read_episodes(step)]
+    assert any(0 < episode.rewards["tests_passed"] < 1 for episode in saved)
+    for episode in saved:
+        assert episode.reward == 2 * episode.rewards["success"] + episode.rewards["tests_passed"] / 4
 
 
 def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypatch):
@@ -127,7 +199,7 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
 
 
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
-    model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(2)))
+    model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(4)))
     with lab.new_run(finished.recipe, "again") as folder:
         again = asyncio.run(evaluate(replace(finished.recipe, model=model), folder, lab.reporter()))
     assert again.by_task == finished.result.last.by_task
@@ -171,11 +243,11 @@ def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
 
 def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     folder = finished.copy(tmp_path)
-    longer = finished.longer(4)
+    longer = finished.longer(6)
     reporter = lab.reporter()
     second = asyncio.run(train(longer, folder, reporter, resume=True))
     folder.close()
-    assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4]
+    assert [row.step for row in folder.read_metrics()] == [1, 2, 3, 4, 5, 6]
     assert len(reporter.metrics) == 2
     assert second.first == finished.result.first
     trained = trained_episodes(folder)
@@ -191,21 +263,21 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is
             raise InfraError("stopped")
 
     folder = finished.copy(tmp_path)
-    longer = finished.longer(3)
+    longer = finished.longer(5)
     with pytest.raises(ExceptionGroup):
         asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
-    before = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
-    assert 4 <= len(before) < 6 and folder.load_comparison()["steps"] == 2  # one may end while the others are stopped
+    before = {one.episode.episode_id: one.episode for one in folder.read_episodes(5, evaluation=True)}
+    assert 4 <= len(before) < 6 and folder.load_comparison()["steps"] == 4  # one may end while the others are stopped
 
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     result = asyncio.run(train(longer, folder, reporter, resume=True))
     assert f"{len(before)} of 6 episodes were played before" in reporter.notes
-    after = {one.episode.episode_id: one.episode for one in folder.read_episodes(3, evaluation=True)}
+    after = {one.episode.episode_id: one.episode for one in folder.read_episodes(5, evaluation=True)}
     assert len(after) == result.last.num_episodes == 6 and before.items() <= after.items()
     assert result.first == finished.result.first and result.difference.num_tasks == 6
     comparison = folder.load_comparison()
-    assert comparison["steps"] == 3 and EvalResult.from_mapping(comparison["last"]) == result.last
-    with pytest.raises(UserError, match="is done: it is at step 3 of 3"):
+    assert comparison["steps"] == 5 and EvalResult.from_mapping(comparison["last"]) == result.last
+    with pytest.raises(UserError, match="is done: it is at step 5 of 5"):
         asyncio.run(train(longer, folder, reporter, resume=True))
     other = replace(longer, eval=replace(longer.eval, seed=7))
     (folder.path / "comparison.json").unlink()
@@ -220,7 +292,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_before_anything_starts(lab,
     for step in folder.checkpoint_steps():
         largest = max(folder.checkpoint_dir(step).joinpath("trainer").rglob("*"), key=lambda p: p.stat().st_size)
         largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
-    longer = finished.longer(3)
+    longer = finished.longer(5)
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     with pytest.raises(UserError, match="checkpoint"):
         asyncio.run(train(longer, folder, reporter, resume=True))

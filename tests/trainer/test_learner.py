@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
+from agentgym.types import Sample
 
 
 @dataclass
@@ -108,3 +110,23 @@ async def test_the_reference_scores_trained_tokens_alone() -> None:
     await learner.step([])
     await learner.publish(1)
     assert both.asked == ["reference of trained tokens", "step", "push 1", "follow 1"]
+
+
+class Named:
+    """A reference whose scores of a sample are the ids of its tokens, and a trainer that keeps what it gets."""
+
+    async def forward(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
+        return [tuple(map(float, sample.token_ids)) for sample in samples]
+
+    async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        self.trained = samples
+        return {}
+
+
+async def test_each_sample_is_trained_with_the_reference_s_scores_of_itself() -> None:
+    named = Named()
+    learner = TitanLearner(trainer=named, reference=named, activity=Activity())  # type: ignore[arg-type]
+    await learner.step([group(1, size=3, wins=1), group(2, size=2, wins=1)])
+    assert len({sample.token_ids for sample in named.trained}) > 1
+    for sample in named.trained:
+        assert sample.ref_logprobs == tuple(map(float, sample.token_ids))

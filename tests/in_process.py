@@ -1,0 +1,138 @@
+"""A launcher whose processes are objects of the test's own process: a whole run in a second or two.
+
+Everything above Monarch is real: groups, services, trainer, generators, weights. What a process is to the kernel (its
+number, its death) is a `sleep` that belongs to each actor. Monarch's messages are method calls; arguments and answers
+are pickled as always. Choose it in a recipe with `launcher.name=in_process:InProcess`. Groups of one process only: the
+actors share one environment and one torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentgym.actors.endpoint import ProcessInfo
+from agentgym.actors.launchers import Launcher
+from agentgym.actors.process_id import ProcessId
+
+SHARED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # variables of a process that its actor reads later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess(Launcher):
+    """This process is the host, and all of its processes."""
+
+    @asynccontextmanager
+    async def hosts(self, log_dir: Path | None) -> AsyncIterator[Sequence[Any]]:
+        before = {name: os.environ.get(name) for name in SHARED}
+        host = HereHost()
+        try:
+            yield [host]
+        finally:
+            for mesh in host.meshes:
+                mesh.end()
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+@dataclass(slots=True)
+class HereHost:
+    """What a launcher gives, as far as `Runtime` uses it."""
+
+    meshes: list[HereProcess] = field(default_factory=list)
+
+    def spawn_procs(
+        self, *, per_host: Mapping[str, int], name: str, bootstrap: Callable[[], None] | None, bootstrap_command: Any
+    ) -> HereProcess:
+        assert per_host == {"procs": 1}, "one process each"
+        env = bootstrap_command({"procs": 0}).env
+        os.environ.update({key: env[key] for key in SHARED if key in env})
+        if bootstrap is not None:
+            bootstrap()
+        self.meshes.append(mesh := HereProcess(subprocess.Popen(["sleep", "infinity"])))
+        return mesh
+
+
+@dataclass(slots=True)
+class HereProcess:
+    """A mesh of one process. Its `sleep` is what can be killed."""
+
+    process: subprocess.Popen[bytes]
+
+    def spawn(self, name: str, actor_class: type, *args: object) -> HereActor:
+        return HereActor(actor_class(*args), self.process.pid)
+
+    def stop(self) -> Waited:
+        self.end()
+        return Waited(asyncio.sleep(0))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass(slots=True)
+class HereActor:
+    """A mesh of one actor: its endpoints are attributes."""
+
+    actor: Any
+    pid: int
+
+    def __getattr__(self, name: str) -> HereEndpoint:
+        return HereEndpoint(self.actor, self.pid, name)
+
+
+@dataclass(slots=True)
+class HereEndpoint:
+    actor: Any
+    pid: int
+    name: str
+
+    def call(self) -> Waited:
+        async def probed() -> list[tuple[int, ProcessInfo]]:
+            info = ProcessInfo(process=ProcessId.of(self.pid), version=self.actor.current_version())
+            return [(0, info)]
+
+        return Waited(probed() if self.name == "probe" else self._made())
+
+    def broadcast(self, *args: object) -> None:
+        background(self._made(*args))
+
+    def _send(self, args: tuple[str, list[Any]], kwargs: Mapping[str, object], port: Any, selection: str) -> None:
+        """What `monarch.actor.send` calls."""
+        from monarch.actor import Port, context
+
+        caller, calls = args
+        answers = Port(port, context().actor_instance._as_rust(), None)
+        background(getattr(type(self.actor), self.name)._method(self.actor, answers, caller, calls))
+
+    async def _made(self, *args: object) -> object:
+        return await getattr(type(self.actor), self.name).plain_method(self.actor, *args)
+
+
+@dataclass(slots=True)
+class Waited:
+    """Monarch's futures."""
+
+    coroutine: Any
+
+    def as_asyncio(self) -> asyncio.Task[Any]:
+        return background(self.coroutine)
+
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+def background(coroutine: Any) -> asyncio.Task[Any]:
+    task = asyncio.ensure_future(coroutine)
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return task
