@@ -128,7 +128,7 @@ class Scorer:
 
     async def close(self) -> None:
         """End the worker processes; safe to call twice."""
-        self._pool.close()
+        await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,40 +1,27 @@
-"""The child process that runs plain reward functions, so that one that hangs can be killed.
+"""What scores episodes in the child processes of plain reward functions: one that hangs can be killed.
 
-A frame is four bytes of length (big endian) and a body. Frames to the child are pickles: first a `Setup`, then
-episodes, which every function scores. Frames to the parent are JSON, one `Answer` for each score, so that nothing
-a reward made is unpickled there.
+A request is a pickled episode, which every function scores. Answers are JSON, one `Answer` for each score, so that
+nothing that a reward made is unpickled by the parent.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import numbers
-import os
 import pickle
 import socket
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from agentgym.import_path import load_file
-from agentgym.killable_child import die_with_parent, receive_frame, send_frame
+from agentgym.killable.child import Handler, send_frame
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
 from agentgym.utf8 import clean_fields
-
-READY: Final = b"ready"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """functions: each pickled separately, so that one that cannot be imported breaks no other.
-
-    files: the modules that were loaded from a file's path, by their names.
-    """
-
-    functions: tuple[bytes, ...]
-    files: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +65,21 @@ def failure(error: BaseException) -> Answer:
     return Answer(error_kind=type(error).__name__, error=f"{error!s:.500}{place}")
 
 
-def serve(channel: socket.socket) -> None:
-    """Answer until the parent closes its end."""
-    setup: Setup = pickle.loads(receive_frame(channel))
-    functions = [_import(function, setup.files) for function in setup.functions]
-    send_frame(channel, READY)
-    while True:
-        episode: Episode = pickle.loads(receive_frame(channel))
+def scores(given: Mapping[str, Any]) -> Handler:
+    """The handler of a child.
+
+    functions: in `given`, each pickled separately, so that one that cannot be imported breaks no other. files: the
+    modules that were loaded from a file's path, by their names.
+    """
+    functions = [_import(base64.b64decode(function), given["files"]) for function in given["functions"]]
+
+    def handle(channel: socket.socket, body: bytes) -> None:
+        episode: Episode = pickle.loads(body)
         for function in functions:
             answer = function if isinstance(function, Answer) else _call(function, episode)
             send_frame(channel, answer.to_json())
+
+    return handle
 
 
 class _Unpickler(pickle.Unpickler):
@@ -116,16 +108,3 @@ def _call(function: RewardFunction, episode: Episode) -> Answer:
         return Answer(score=as_scores(function(episode)))
     except (Exception, SystemExit) as error:  # plugin code: anything may come
         return failure(error)
-
-
-def main(fd: int, parent_pid: int) -> None:
-    """Serve on the inherited socket `fd` as long as the parent lives."""
-    die_with_parent(parent_pid)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)  # what a reward prints goes where errors go
-    with socket.socket(fileno=fd) as channel:
-        try:
-            serve(channel)
-        except (EOFError, ConnectionError):
-            return

@@ -278,7 +278,7 @@ async def test_inline_and_async_rewards_start_no_process() -> None:
     inline = Reward(name="pid", function=lambda _: float(os.getpid()), high=1e9, inline=True)
     async with scorer(inline, reward(count_turns)) as s:
         result = await scored(s)
-        assert s._pool.started == 0
+        assert s._pool.num_started == 0
     assert result.rewards == {"pid": os.getpid(), "count_turns": 0.5}
 
 

@@ -1,7 +1,7 @@
 """The child of `agentgym_plugins.agents.workers`: imports a function once, and plays one episode after another with it.
 
-Frames of JSON on a socket, as in `agentgym.killable_child`. From the parent: the setup, then `play` with what is on
-the desk, then a `value` for each `do` of the child, or an `error`. From the child: `do`, and `end` of the episode.
+Frames of JSON, see `agentgym.killable.child`. From the parent: `play` with what is on the desk, then a `value` for each
+`do` of the child, or an `error`. From the child: `do`, and `end` of the episode.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
 import random
-import resource
 import socket
 import sys
 import threading
@@ -22,9 +20,8 @@ from typing import Any, Final
 
 from agentgym.agents import AgentFailed
 from agentgym.env import Reply
-from agentgym.errors import UserError
 from agentgym.import_path import import_object
-from agentgym.killable_child import die_with_parent, receive_frame, send_frame
+from agentgym.killable.child import Handler, receive_frame, send_frame
 from agentgym.sandbox import FileRefused, LimitHit, RunResult, RunStatus
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
@@ -132,27 +129,17 @@ def _result(given: Mapping[str, Any]) -> RunResult:
     return RunResult(**{**given, "status": RunStatus(given["status"]), "limit": limit})
 
 
-def main(fd: int, parent_pid: int) -> None:
-    """Serve on the inherited socket `fd` as long as the parent lives."""
-    die_with_parent(parent_pid)
-    with socket.socket(fileno=fd) as channel:
-        try:
-            setup = json.loads(receive_frame(channel))
-            try:
-                function: Any = import_object(setup["function"], "a function", callable, local=True)
-            except UserError as error:
-                send_frame(channel, json.dumps({"error": str(error)}).encode())
-                return
-            _limit_memory(setup["memory_mib"] << 20)
-            send_frame(channel, b"{}")
-            while True:
-                given = json.loads(receive_frame(channel))
-                end = _play(function, Line(channel), given["play"], setup["settings"])
-                sys.stdout.flush()
-                sys.stderr.flush()
-                send_frame(channel, json.dumps({"end": end}).encode())
-        except (EOFError, ConnectionError):
-            os._exit(0)  # threads that an agent left would keep it
+def plays(given: Mapping[str, Any]) -> Handler:
+    """The handler of a child. given: the import path of a `function`, and its `settings`."""
+    function: Any = import_object(given["function"], "a function", callable, local=True)
+
+    def handle(channel: socket.socket, body: bytes) -> None:
+        end = _play(function, Line(channel), json.loads(body)["play"], given["settings"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        send_frame(channel, json.dumps({"end": end}).encode())
+
+    return handle
 
 
 def _play(function: Any, line: Line, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Json:
@@ -169,9 +156,3 @@ def _play(function: Any, line: Line, given: Mapping[str, Any], settings: Mapping
         return {"kind": "connection", "message": traceback.format_exc()[-MAX_FAULT_CHARS:]}
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the agent's code: anything may come
         return {"kind": type(error).__name__, "message": traceback.format_exc()[-MAX_FAULT_CHARS:]}
-
-
-def _limit_memory(size: int) -> None:
-    if size:
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from agentgym.agents import Agent, AgentFailed, Desk
 from agentgym.errors import InfraError, UserError
-from agentgym.killable_process import exit_reason
+from agentgym.killable.process import exit_reason
 from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside

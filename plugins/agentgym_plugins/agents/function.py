@@ -58,6 +58,7 @@ class InProcess(Agent):
             settings,
             environ={**self.variables(), **self.environ},
             python=self.python,
+            processes=self.processes,
             memory_mib=self.memory_mib,
             output_mib=self.output_mib,
             start_s=self.start_s,

@@ -17,14 +17,16 @@ from typing import Any, Final
 import agentgym
 import agentgym_plugins
 from agentgym.agents import AgentFailed, Desk
-from agentgym.errors import InfraError, UserError
-from agentgym.killable_process import AsyncChild
+from agentgym.errors import UserError
+from agentgym.killable.pool import Pool
+from agentgym.killable.process import Child
 from agentgym.sandbox import FileRefused, Limits, RunResult
 from agentgym.types import Json
 from agentgym_plugins.agents.processes import Tail, has_children, kill_all, tagged
 
 KEPT_BYTES: Final = 8000  # of what an episode's agent wrote
 CHUNK: Final = 1 << 16
+HANDLER: Final = "agentgym_plugins.agents.child:plays"
 
 
 class Workers:
@@ -41,100 +43,73 @@ class Workers:
         *,
         environ: Mapping[str, str],
         python: str,
+        processes: int,
         memory_mib: int,
         output_mib: int,
         start_s: float,
     ) -> None:
-        self._setup = json.dumps({"function": function, "settings": settings, "memory_mib": memory_mib}).encode()
-        self._function, self._environ, self._python = function, environ, python
-        self._output_mib, self._start_s = output_mib, start_s
-        self._idle: list[_Worker] = []
-        self._all: set[_Worker] = set()
+        given: dict[str, Json] = {"function": function, "settings": dict(settings)}
+        self._output_mib = output_mib
+        self._pool = Pool(
+            lambda: _Worker(given, environ, python=python, memory_mib=memory_mib),
+            function,
+            size=processes,
+            start_s=start_s,
+        )
 
     async def play(self, desk: Desk) -> None:
         """Raises AgentFailed for what the function did wrong, InfraError when no process could be started."""
-        worker = await self._take()
-        try:
+        async with self._pool.child() as worker:
             failed = await worker.play(desk, self._output_mib << 20)
-        except BaseException:
-            await asyncio.shield(self._drop(worker))
-            raise
-        if worker.alive and not worker.has_children:
-            self._idle.append(worker)
-        else:
-            await self._drop(worker)
         if failed is not None:
             raise failed
 
     async def close(self) -> None:
         """End every process; safe to call twice."""
-        self._idle.clear()
-        await asyncio.gather(*(self._drop(worker) for worker in list(self._all)))
+        await self._pool.close()
 
     async def first(self) -> None:
         """Have one process ready. Raises UserError where the function cannot be imported."""
-        self._idle.append(await self._take())
-
-    async def _take(self) -> _Worker:
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.alive:
-                return worker
-            await self._drop(worker)
-        worker = _Worker(self._python, self._environ)
-        self._all.add(worker)
         try:
-            async with asyncio.timeout(self._start_s):
-                answer = await worker.start(self._setup)
-        except (OSError, EOFError, TimeoutError) as error:
-            output = worker.output.text()
-            await self._drop(worker)
-            raise InfraError(f"a process for {self._function} did not start: {error!r}. {output}") from error
-        except BaseException:
-            await asyncio.shield(self._drop(worker))
-            raise
-        if "error" in answer:
-            await self._drop(worker)
-            raise UserError(f"agent: {answer['error']}")
-        return worker
-
-    async def _drop(self, worker: _Worker) -> None:
-        self._all.discard(worker)
-        await worker.end()
+            async with self._pool.child():
+                pass
+        except UserError as error:
+            raise UserError(f"agent: {error}") from None
 
 
-class _Worker(AsyncChild):
+class _Worker(Child):
     """A child that plays episodes, and what it writes."""
 
-    def __init__(self, python: str, environ: Mapping[str, str]) -> None:
-        super().__init__()
-        self._python = python
+    def __init__(self, given: Mapping[str, Json], environ: Mapping[str, str], *, python: str, memory_mib: int) -> None:
         paths = _own_folders() if python else [path for path in sys.path if path]
-        given = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **environ}
-        self._tag, self._environ = tagged({"HOME": os.environ.get("HOME", "/"), **given})
+        needed = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **environ}
+        self._tag, variables = tagged({"HOME": os.environ.get("HOME", "/"), **needed})
+        super().__init__(HANDLER, given, variables, memory_mib=memory_mib, python=python)
         self._written = -1  # the end of its outputs' pipe
-        self.output = Tail(KEPT_BYTES)
+        self._tail = Tail(KEPT_BYTES)
 
     @property
-    def has_children(self) -> bool:
-        """Whether an agent left processes behind."""
-        return self.process is not None and has_children(self.process.pid)
+    def output(self) -> str:  # type: ignore[override]
+        return self._tail.text()
 
-    async def start(self, setup: bytes) -> Any:
+    @property
+    def alive(self) -> bool:
+        """Not either when an agent left processes behind."""
+        return super().alive and self.process is not None and not has_children(self.process.pid)
+
+    async def start(self, output: int | None = None) -> None:
         self._written, end = os.pipe()
-        try:
-            await self.open("agentgym_plugins.agents.child", self._environ, python=self._python, output=end)
-        finally:
-            os.close(end)
         os.set_blocking(self._written, False)
         asyncio.get_running_loop().add_reader(self._written, self._collect)
-        await self.send(setup)
-        return json.loads(await self.receive())
+        try:
+            await super().start(end)
+        finally:
+            os.close(end)
 
     async def play(self, desk: Desk, max_bytes: int) -> AgentFailed | None:
         """One episode; returns what the function did wrong."""
         self._collect()
-        self.output = Tail(KEPT_BYTES)
+        self._tail = Tail(KEPT_BYTES)
         given = {
             "url": desk.url,
             "key": desk.key,
@@ -149,7 +124,7 @@ class _Worker(AsyncChild):
             await self.send(json.dumps({"play": given}).encode())
             while "end" not in (frame := json.loads(await self.receive())):
                 await self.send(await _done(desk, frame["do"], frame["given"]))
-                if self.output.num_bytes > max_bytes:
+                if self._tail.num_bytes > max_bytes:
                     raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {max_bytes >> 20}")
             end = frame["end"]
             return AgentFailed(end["kind"], end["message"]) if end else None
@@ -159,8 +134,8 @@ class _Worker(AsyncChild):
             return AgentFailed("exit", f"its process {self.exit_reason}")
         finally:
             self._collect()
-            if self.output.num_bytes:
-                desk.note("output", self.output.text())
+            if self._tail.num_bytes:
+                desk.note("output", self.output)
 
     async def end(self) -> None:
         """The child and all that it started, out of its group too; safe to call twice."""
@@ -183,7 +158,7 @@ class _Worker(AsyncChild):
             if not piece:
                 self._end_collecting()
                 return
-            self.output.add(piece)
+            self._tail.add(piece)
 
     def _end_collecting(self) -> None:
         with contextlib.suppress(RuntimeError):  # no loop is running any more
