@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from agentgym.components import SEAMS, ComponentKind, field_types, find, kind_of, name_of
+from agentgym.config_docs import Setting, field_docs, type_name
 from agentgym.errors import UserError, nearest
 from agentgym.yaml import dump_inline, parse_yaml
 
@@ -77,15 +78,6 @@ def _changed_keys(given: Mapping[str, object], base: Mapping[str, object], secti
             yield key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldInfo:
-    """One setting: its dotted key, its type as a person reads it, its default as YAML would write it."""
-
-    key: str
-    type_name: str
-    default: str
-
-
 def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> dict[str, object]:
     """A copy of the mapping with `section.field=value` set; values are typed as YAML types them.
 
@@ -148,22 +140,22 @@ def to_mapping(config: object) -> dict[str, object]:
     return mapping
 
 
-def describe(cls: type, prefix: str = "") -> Iterator[FieldInfo]:
+def describe(cls: type, prefix: str = "") -> Iterator[Setting]:
     """Every setting of a config dataclass and of those inside it, in the order of their definition."""
-    hints = field_types(cls)
+    hints, docs = field_types(cls), field_docs(cls)
     for field in dataclasses.fields(cls):
-        hint, key, kind = hints[field.name], f"{prefix}{field.name}", kind_of(field)
+        hint, key, kind, text = hints[field.name], f"{prefix}{field.name}", kind_of(field), docs.get(field.name, "")
         if kind is not None:
             default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
-            type_name = f"one of {names}, or package.module:Name"
-            yield FieldInfo(key=f"{key}.name", type_name=type_name, default=name_of(kind, default))
+            named = f"one of {names}, or package.module:Name"
+            yield Setting(key=f"{key}.name", type_name=named, default=name_of(kind, default), text=text)
             yield from describe(type(default), f"{key}.")
         elif dataclasses.is_dataclass(hint):
             yield from describe(typing.cast(type, hint), f"{key}.")
         else:
             default = _default_of(field)
-            text = "(required)" if default is dataclasses.MISSING else dump_inline(_plain(default))
-            yield FieldInfo(key=key, type_name=_type_name(hint), default=text)
+            shown = "" if default is dataclasses.MISSING else dump_inline(_plain(default))
+            yield Setting(key=key, type_name=type_name(hint), default=shown, text=text)
 
 
 def _default_of(field: dataclasses.Field[object]) -> object:
@@ -217,7 +209,7 @@ class _Builder:
             elif name in mapping:
                 values[name] = self.convert(hints[name], mapping[name], _join(path, name))
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                raise self.error(_join(path, name), f"is missing; give a {_type_name(hints[name])}")
+                raise self.error(_join(path, name), f"is missing; give a {type_name(hints[name])}")
         try:
             return cls(**values)
         except ValueError as error:
@@ -287,7 +279,7 @@ class _Builder:
     ) -> object:
         if as_tuple and arguments[-1] is not Ellipsis:
             if len(arguments) != len(value):
-                raise self.error(path, f"has {len(value)} entries; it takes {len(arguments)}: {_type_name(hint)}")
+                raise self.error(path, f"has {len(value)} entries; it takes {len(arguments)}: {type_name(hint)}")
             hints = list(arguments)
         else:
             hints = [arguments[0]] * len(value)
@@ -311,7 +303,7 @@ class _Builder:
             advice = f"; write it as a list: [{dump_inline(_plain(value))}]"
         elif hint is str and isinstance(value, (int, float, bool)):
             advice = f"; put it in quotes: \"'{value}'\""
-        return self.error(path, f"is {_shown(value)}; allowed is {_type_name(hint)}{advice}")
+        return self.error(path, f"is {_shown(value)}; allowed is {type_name(hint)}{advice}")
 
     def error(self, path: str, text: str) -> UserError:
         where = origin(self.where, path)
@@ -357,23 +349,3 @@ def _shown(value: object) -> str:
     text = repr(value)
     text = text if len(text) <= 80 else f"{text[:77]}..."
     return "nothing (null)" if value is None else f"{text} ({type(value).__name__})"
-
-
-def _type_name(hint: object) -> str:
-    """A type as a person reads it: `int or null`, `one of auto, cpu`, `list of str`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is object or hint is typing.Any:
-        return "any value"
-    if hint is type(None):
-        return "null"
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type_name(argument) for argument in arguments)
-    if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return f"list of {', '.join(map(_type_name, arguments))}"
-    if origin in (tuple, list):
-        return f"list of {_type_name(arguments[0])}"
-    if origin in (dict, Mapping):
-        return f"mapping of {_type_name(arguments[0])} to {_type_name(arguments[1])}"
-    return hint.__name__ if isinstance(hint, type) else str(hint)

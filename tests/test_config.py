@@ -220,7 +220,7 @@ def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
 def test_describe_lists_every_setting_with_type_and_default() -> None:
     found = {info.key: (info.type_name, info.default) for info in config.describe(Car)}
     assert list(found)[:3] == ["name", "wheel.size", "wheel.spokes"]
-    assert found["name"] == ("str", "(required)")
+    assert found["name"] == ("str", "")
     assert found["wheel.spokes"] == ("int or null", "null")
     assert found["kind"] == ("one of small, large", "small")
     assert found["seats"] == ("list of int", "[1, 2]")

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsConfig:
-    """Which of the launcher's hosts each part of a run uses, by name; empty is any of them.
-
-    trainer: its processes are divided among these, in equal parts; with fewer processes than hosts the rest stand by.
-    The reference model is there too. generator: replicas are divided among these. lost_after_s: a host that says
-    nothing for so long counts as lost, and what ran there is started elsewhere, or there once it is back.
-    """
+    """Which parts of a run are placed on which of the launcher's hosts."""
 
     trainer: tuple[str, ...] = ()
+    """Hosts of the trainer and the reference model, by name: their processes are divided among these in equal parts,
+    and with fewer processes than hosts the rest stand by. Empty is any host."""
     generator: tuple[str, ...] = ()
+    """Hosts that the replicas are divided among, by name; empty is any host."""
     start_timeout_s: float = 120.0
+    """Seconds within which every host must answer when the run starts."""
     lost_after_s: float = 30.0
+    """Seconds of silence after which a host counts as lost; what ran there is started elsewhere, or once it is back."""
     max_clock_skew_s: float = 30.0
+    """Seconds that a host's clock may differ from the controller's; with more it is refused."""
 
     def __post_init__(self) -> None:
         if min(self.start_timeout_s, self.lost_after_s, self.max_clock_skew_s) <= 0:

@@ -227,7 +227,8 @@ def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:
 def recipe_help(recipe: type = Recipe) -> str:
     """Every field with its type and default."""
     rows = [
-        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default) for info in describe(recipe)
+        (info.key, info.type_name, "from the model" if info.key in KEYS else info.default or "(required)")
+        for info in describe(recipe)
     ]
     return "\n".join(
         [

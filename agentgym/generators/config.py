@@ -40,35 +40,47 @@ class EngineConfig(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """engine: auto takes vllm where it is installed with a GPU, else native, or transformers for what that refuses.
-
-    batch_invariant: what a request gets does not depend on the requests beside it, to the last bit: the native engine
-    in float32 on one thread of a CPU, or vLLM's own mode of that name on a GPU. loop.deterministic sets it.
-
-    replicas: at the start. Between min_replicas and max_replicas (None: as many as at the start) they grow when more
-    requests than they have places for last for grow_after_s, and shrink when for shrink_after_s even the most requests
-    fitted into one fewer. Make shrink_after_s longer than a pause between bursts, for example a training step.
-    """
+    """The service of replicas that sample; between min_replicas and max_replicas it scales by itself."""
 
     engine: EngineConfig = component("generator_engines", "auto")
+    """`auto` takes vllm where it is installed with a GPU, else native, or transformers for what native refuses."""
     replicas: int = 2
+    """Replicas at the start, each with the whole model."""
     min_replicas: int | None = None
+    """The fewest replicas; null is as many as at the start."""
     max_replicas: int | None = None
+    """The most replicas; null is as many as at the start."""
     grow_after_s: float = 5.0
+    """Seconds for which more requests than places must have waited before a replica is added."""
     shrink_after_s: float = 60.0
-    max_batch: int = 64  # sequences that one replica decodes at a time
+    """Seconds for which one replica fewer must have sufficed before one is removed; longer than a training step."""
+    max_batch: int = 64
+    """Sequences that one replica decodes at a time."""
     max_model_len: int = 1024
+    """Tokens of a prompt and its completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of weights and computation in the engine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpus: tuple[int, ...] = ()  # as many for each replica as its engine takes; empty: they are planned
+    """Where the engine computes; `auto` is a GPU where there is one."""
+    gpus: tuple[int, ...] = ()
+    """The numbers of the replicas' GPUs, as many for each as its engine takes; empty lets the planner choose them."""
     threads: int = 1
+    """Threads of torch in each replica, on a CPU."""
     batch_invariant: bool = False
+    """Make a request's tokens independent of the requests beside it, to the last bit: the native engine in float32 on
+    one thread of a CPU, or vLLM's own mode of that name on a GPU. loop.deterministic sets it."""
     start_timeout_s: float = 300.0
+    """Seconds that a replica may take to start; vLLM's first start compiles for minutes."""
     update_timeout_s: float = 120.0
+    """Seconds that a replica may take to load new weights; then it is replaced."""
     probe_every_s: float = 2.0
+    """Seconds between checks of whether a replica still answers."""
     probe_timeout_s: float = 5.0
-    max_respawns: int = 5  # of one replica, in a row
-    max_waiting: int = 4096  # requests that may wait at one replica
+    """Seconds within which it must answer such a check."""
+    max_respawns: int = 5
+    """How often one replica may die in a row until it is given up; with fewer than min_replicas the run ends."""
+    max_waiting: int = 4096
+    """Requests that may wait at one replica; further ones wait at the caller."""
 
     def __post_init__(self) -> None:
         if min(self.replicas, self.max_batch, self.max_model_len, self.threads) < 1:

@@ -58,21 +58,23 @@ class TransformersEngineConfig(EngineConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmEngineConfig(EngineConfig):
-    """gpu_memory_utilization: the share of a GPU's memory that vLLM takes. enforce_eager: no CUDA graphs.
-
-    tensor_parallel: the GPUs that one replica's model is split over. options: more of vLLM's own engine arguments, by
-    their names there (quantization, kv_cache_dtype, speculative_config and so on); those that other fields of the
-    recipe decide are refused. sleep: while the trainer steps, vLLM gives its memory to it, but for its graphs; for a
-    GPU that both share, in a synchronous run. join_together: requests wait for each other where beginning holds up
-    those that run, in sum as long as that does; false: each begins as soon as there is a place.
-    """
+    """vLLM, in a process of its own."""
 
     gpu_memory_utilization: float = 0.6
+    """The share of a GPU's memory that vLLM takes; lower it where a trainer shares the GPU."""
     enforce_eager: bool = False
+    """Capture no CUDA graphs: a quicker start and less memory, but slower sampling."""
     tensor_parallel: int = 1
+    """GPUs that one replica's model is split over."""
     sleep: bool = False
+    """Give the memory to the trainer while it steps, but for vLLM's graphs; for a GPU that both share in a synchronous
+    run."""
     join_together: bool = True
+    """Let requests wait for each other where beginning holds up those that run, in sum as long as that does; false
+    begins each as soon as there is a place."""
     options: dict[str, Json] = field(default_factory=dict)
+    """More of vLLM's engine arguments, by their names there (quantization, kv_cache_dtype, speculative_config and so
+    on); those that other settings decide are refused."""
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1 or self.tensor_parallel < 1:

@@ -7,28 +7,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
-    """max_staleness: in weight versions; 0 is synchronous RL.
-
-    deterministic: the run is a function of its recipe, asynchronous or not: what ends first changes nothing, so a
-    resumed run is the run that was not stopped, to the last bit. Each group is sampled by the weights that it began
-    with. For the native engine on a CPU.
-    checkpoint_in_background: the checkpoints between the first and the last are copied to the host's memory, and
-    written while the next steps go on.
-    """
+    """The loop's settings."""
 
     steps: int = 40
+    """Training steps of the whole run; a resumed run may be given more."""
     groups_per_step: int = 16
+    """Groups that one step trains on, each of one task."""
     group_size: int = 8
+    """Episodes of a group; an advantage compares them, so give at least 2."""
     max_staleness: int = 1
-    max_refills: int = 8  # groups without signal that one step may skip, times groups_per_step
+    """Weight versions that a sampled token may be behind the trainer's; 0 is synchronous RL, more keeps generators and
+    trainer busy at the same time."""
+    max_refills: int = 8
+    """Groups without signal that one step may skip, as a multiple of groups_per_step, before it trains on fewer."""
     checkpoint_every: int = 20
+    """Steps between checkpoints; 0 saves the last one only."""
     checkpoint_in_background: bool = True
-    keep_checkpoints: int = 0  # the newest, and the best by held-out success where that is measured; 0 is all
-    check_sync_every: int = 10  # steps between comparisons of the generators with the trainer; 0 is none
-    eval_every: int = 0  # steps between held-out checks while training; 0 is none
+    """Copy checkpoints to the host's memory and write them beside the next steps; the last is waited for."""
+    keep_checkpoints: int = 0
+    """The newest checkpoints that are kept, besides the best by held-out success (eval_every); 0 keeps all."""
+    check_sync_every: int = 10
+    """Steps between comparisons of the generators' log-probabilities with the trainer's; 0 is never."""
+    eval_every: int = 0
+    """Steps between held-out checks while training; 0 is never."""
     eval_tasks: int = 64
+    """Held-out tasks of each of these checks."""
     seed: int = 0
+    """Decides the order of the tasks and what is sampled; give another to repeat a run independently."""
     deterministic: bool = False
+    """Make the run a function of its recipe, asynchronous or not: what ends first changes nothing, and a resumed run
+    equals one that was not stopped, to the last bit. For the native engine on a CPU; it is slower."""
 
     @property
     def num_slots(self) -> int:

@@ -10,40 +10,46 @@ BranchWeights: TypeAlias = Literal["tokens", "equal", "last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
-    """max_turns: None leaves it to the environment.
-
-    cut_turns: what a turn earns that reached its limit of tokens or time before its end. floor: the least that the
-    rewards can give. score: the environment answers it like any other turn, and the episode ends. mask: as score, and
-    none of the episode's turns is trained on (the overlong filtering of DAPO, arXiv:2503.14476, sec. 3.4).
-    episode_time_s: without waits for a session or in the engine's queue. When it is over, an episode counts like a cut
-    turn where the policy's tokens took at least half of it, and is left out where the environment took more; where it
-    is over in a wait for a sandbox, that one failed.
-    generate_timeout_s: of one completion from its first token on; then the turn is cut. queue_timeout_s: of the wait
-    before that; more is an engine that does not answer.
-    malformed_calls: what a turn with a tool call that cannot be read leads to. tell: the agent is told what is wrong,
-    and goes on. mask: the same, and the turn is not trained on. end: the episode ends and earns the least that the
-    rewards can give. max_tool_chars: a longer result of a tool is cut, and says so.
-    branch_weights: how the advantage of an episode is shared where its agent rewrote its history, and so made branches
-    of its turns. tokens: every token gets it. equal: every branch weighs as much as any other. last: the branch of the
-    last turn gets it, and the turns outside of it none.
-    """
+    """The limits of an episode, and how its tokens are sampled."""
 
     max_turns: int | None = None
+    """The agent's turns at most; null leaves it to the environment."""
     max_turn_tokens: int = 256
+    """Tokens that the policy may sample in one turn; a longer turn is cut."""
     max_episode_tokens: int = 1024
+    """Tokens of a whole episode, prompts and answers of the environment included."""
     cut_turns: Literal["floor", "score", "mask"] = "floor"
+    """What follows a turn that reached its limit of tokens or time: `floor` gives the least that the rewards can give,
+    `score` lets the environment answer it like any other turn and ends the episode, `mask` does the same and trains on
+    none of the episode's turns (overlong filtering of DAPO, arXiv:2503.14476, sec. 3.4)."""
     episode_time_s: float = 120.0
+    """Seconds of an episode, without waits for a sandbox's session or in the engine's queue. Then it counts like a cut
+    turn where the policy's tokens took at least half of the time, and is left out where the environment took more; a
+    wait for a sandbox has failed."""
     generate_timeout_s: float = 60.0
+    """Seconds of one completion from its first token on; then the turn is cut."""
     queue_timeout_s: float = 600.0
+    """Seconds that a completion may wait for its first token; then the engine failed, and the episode is repeated."""
     env_timeout_s: float = 60.0
+    """Seconds of one call into the environment; then the environment has failed."""
     temperature: float = 1.0
+    """The sampling temperature; the trainer computes log-probabilities at the same one."""
     top_p: float = 1.0
+    """Sample among the likeliest tokens that together have this probability; 1 is all."""
     top_k: int = 0
+    """Sample among so many of the likeliest tokens; 0 is all."""
     malformed_calls: Literal["tell", "mask", "end"] = "tell"
+    """What follows a tool call that cannot be read: `tell` reports the error to the agent, which goes on, `mask` does
+    the same and does not train on that turn, `end` ends the episode with the least that the rewards can give."""
     max_tool_chars: int = 8000
+    """Characters of a tool's result; a longer one is cut, with a note that says so."""
     branch_weights: BranchWeights = "tokens"
+    """How an episode's advantage is shared where its agent rewrote its history and so made branches: `tokens` gives it
+    to every token, `equal` gives each branch the same weight, `last` gives it to the branch of the last turn alone."""
     max_retries: int = 2
-    max_infra_error_share: float = 0.25  # of the last 200 episodes; more ends the run
+    """How often an episode is played again after infrastructure failed."""
+    max_infra_error_share: float = 0.25
+    """The share of the last 200 episodes that infrastructure may break; more ends the run."""
 
     def __post_init__(self) -> None:
         if self.max_turn_tokens < 1 or self.max_episode_tokens < self.max_turn_tokens:

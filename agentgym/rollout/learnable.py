@@ -23,17 +23,17 @@ MOST_TASKS = 20_000  # whose groups are remembered one by one; a split may be en
 class Learnable(Shuffled):
     """Prefers tasks whose groups are likely to have signal, and never stops trying the others.
 
-    candidates: each group's task is chosen among so many tasks of the shuffled split, with probabilities in
-    proportion to their estimated shares of groups with signal. explore: the share of groups that take their first
-    candidate, whatever the estimates say. memory: how many groups of a difficulty its estimate is made of.
-
     An estimate begins at 1, follows the groups of the same `Task.difficulty`, and then those of the task itself. The
     task of a group depends on the seed and on the groups that began well before it, not on what ended first.
     """
 
     candidates: int = 4
+    """Tasks of the shuffled split among which each group's task is chosen, in proportion to their estimated shares of
+    groups with signal; more prefer such tasks more strongly."""
     explore: float = 0.2
+    """The share of groups that take their first candidate, whatever the estimates say."""
     memory: int = 64
+    """How many groups of a difficulty its estimate is made of."""
 
     def __post_init__(self) -> None:
         if self.candidates < 2 or not 0 < self.explore <= 1 or self.memory < 1:

@@ -21,16 +21,24 @@ LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW."""
+    """AdamW and its learning rate: a linear warm-up, a plateau, a linear decay (WSD, arXiv:2404.06395)."""
 
     lr: float = 1e-6
+    """The learning rate of the plateau; the first setting to tune. By default it follows from the model's size."""
     beta1: float = 0.9
+    """The decay of AdamW's mean of gradients."""
     beta2: float = 0.95
+    """The decay of AdamW's mean of squared gradients."""
     eps: float = 1e-8
+    """What AdamW adds to the root of the squared mean."""
     weight_decay: float = 0.0
+    """The decoupled weight decay, multiplied by the learning rate."""
     warmup_steps: int = 5
-    decay_ratio: float = 0.0  # share of the steps at the end in which the rate falls
+    """Steps over which the rate rises linearly to lr."""
+    decay_ratio: float = 0.0
+    """The share of all steps, at the end, over which the rate falls linearly to 0; 0 keeps the plateau."""
     max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm where it is longer."""
 
     def __post_init__(self) -> None:
         if self.lr < 0 or self.max_grad_norm <= 0:
@@ -41,10 +49,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticConfig:
-    """Settings of the head that an advantage with a critic asks for. epochs: its steps for each of the policy's."""
+    """The critic's head, which some advantages ask for."""
 
     lr: float = 1e-2
+    """The learning rate of the critic's head."""
     epochs: int = 4
+    """Updates of the head for each update of the policy."""
 
     def __post_init__(self) -> None:
         if self.lr <= 0 or self.epochs < 1:
@@ -53,15 +63,14 @@ class CriticConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
-    """Adapters beside frozen weights: y = W x + alpha / rank * B A x. rank: of A and B; 0 trains all weights instead.
-
-    targets: the matrices of each layer that get adapters. Source: arXiv:2106.09685; that alpha need not change with the
-    rank, and that all matrices should be targets: "LoRA Without Regret", Schulman and others, 2025.
-    """
+    """Adapters beside frozen weights: y = W x + alpha / rank * B A x (arXiv:2106.09685)."""
 
     rank: int = 0
+    """The rank of A and B; 0 trains all weights instead."""
     alpha: float = 32.0
+    """The scale of the adapters' part; it need not change with the rank ("LoRA Without Regret", Schulman, 2025)."""
     targets: tuple[str, ...] = LORA_TARGETS
+    """The matrices of each layer that get adapters; all of them learn best ("LoRA Without Regret")."""
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not 0 < self.alpha < math.inf:
@@ -81,56 +90,71 @@ class LoraConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    """seq_len: the longest packed row, and so the longest sample. rows_per_microbatch: one forward and backward
-    holds at most rows_per_microbatch * seq_len tokens, in more rows where these are shorter; the ranks of
-    tensor_parallel and of context_parallel share them, the latter by tokens. gpus: empty,
-    they are planned. max_restarts: of the trainer, and of the reference model, without a new step in between; 0 is
-    none. check_memory: refuse to start where the estimate of what everybody takes does not fit.
-
-    minibatches, epochs: a step's samples are split into so many parts with an update for each, so many times over; the
-    learning rate changes once a step. Take a loss with `old: trainer` (decoupled, tis, mis) for more than one.
-    reference_every: steps after which the reference model follows the policy; 0 is never. reference_mix: the share of
-    the policy it then takes: 1 is a reset (ProRL, arXiv:2505.24864), less at every step a moving average (TR-DPO,
-    arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref). reference_gpus: its own, one for each of procs, on which it
-    scores groups as they end; empty is the trainer's, where it scores them in the step.
-
-    activation_checkpoint: what the backward pass computes again: elementwise results alone, every second matrix product
-    too (selective), or whole layers. float8: how the layers' matrix products scale their float8 factors; see
-    trainer/float8.py. reduce_gradients: over the ranks, with each microbatch, or once with an update's last, until
-    which every rank holds whole gradients; auto is last where these fit into the memory, by the estimate.
-    gather_weights: of the ranks, and in dtype, before each pass over a layer, or once for an update, in which every
-    rank holds whole weights in dtype; auto is once where these fit.
-    """
-
     procs: int = 1
+    """Processes of the trainer, one for each of its GPUs."""
     tensor_parallel: int = 1
+    """Ranks that share the matrices of each layer; for models whose layers do not fit one GPU."""
     context_parallel: int = 1
-    data_parallel_shard: int = -1  # -1: what is left
+    """Ranks that share the tokens of each row; for long rows."""
+    data_parallel_shard: int = -1
+    """Ranks over which FSDP shards weights and optimizer; -1 is all that tensor_parallel and context_parallel leave."""
     seq_len: int = 1024
+    """The tokens of a packed row at most, and so of the longest sample."""
     rows_per_microbatch: int = 4
+    """One forward and backward pass holds at most rows_per_microbatch * seq_len tokens, in more rows where these are
+    shorter. Lower it when memory runs out; the ranks of tensor_parallel and context_parallel share them."""
     logprob_chunk: int = 1024
-    dtype: DType = "float32"  # of matrix products; weights stay float32, except frozen ones
+    """Tokens whose logits exist at the same time; lower it to save memory with a large vocabulary."""
+    dtype: DType = "float32"
+    """The type of matrix products; trained weights stay in float32, frozen ones are stored in it."""
     attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """`flex` separates packed samples by a compiled kernel, `sdpa` by a mask; `auto` takes flex on a GPU."""
     float8: Float8 = "off"
+    """How the layers' matrix products scale their float8 factors, by tensor or by row (trainer/float8.py), on GPUs from
+    Ada on; `emulated` rounds as `tensorwise` does, on any device."""
     activation_checkpoint: Recompute = "none"
+    """What the backward pass computes again to save memory: `elementwise` results alone, every second matrix product
+    too (`selective`), or whole layers (`full`)."""
     reduce_gradients: ReduceGradients = "auto"
+    """Sum gradients over the ranks with `each` microbatch, or once with the `last` of an update, until which every rank
+    holds whole gradients; `auto` is last where these fit into the memory by the estimate."""
     gather_weights: GatherWeights = "auto"
+    """Gather the ranks' weights before `each` pass over a layer, or `once` for an update, in which every rank holds
+    whole weights in dtype; `auto` is once where these fit."""
     compile: bool = False
+    """Compile the model's layers with torch.compile: a slow first step, then quicker ones on a GPU."""
     device: Device = "auto"
+    """Where the trainer computes; `auto` is a GPU where there is one."""
     gpus: tuple[int, ...] = ()
-    threads: int = 1  # of torch, per process
+    """The numbers of its GPUs on its host; empty lets the planner choose them."""
+    threads: int = 1
+    """Threads of torch in each process."""
     step_timeout_s: float = 600.0
+    """Seconds of one call to the trainer, a step or its start; then it counts as hung and is started again."""
     max_restarts: int = 3
+    """How often the trainer, and the reference model, are started again without a new step in between; 0 is never."""
     check_memory: bool = True
+    """Refuse to start where the estimated memory of all processes does not fit."""
     minibatches: int = 1
+    """Parts of a step's samples, with an update for each; above 1 take a loss with `old: trainer` (decoupled)."""
     epochs: int = 1
+    """How often a step goes over its samples; above 1 take a loss with `old: trainer` (decoupled)."""
     reference_every: int = 0
+    """Steps after which the reference model follows the policy; 0 is never."""
     reference_mix: float = 1.0
+    """The share of the policy that the reference model then takes: 1 is a reset (ProRL, arXiv:2505.24864), less at
+    every step a moving average (TR-DPO, arXiv:2404.09656: ref = mix * policy + (1 - mix) * ref)."""
     reference_gpus: tuple[int, ...] = ()
+    """GPUs of the reference model's own, one for each of procs, on which it scores groups as they end; empty places it
+    on the trainer's, where it scores them in the step."""
     critic: CriticConfig = CriticConfig()
+    """The critic that some advantages ask for (gae_tokens, gae_turns)."""
     lora: LoraConfig = LoraConfig()
+    """Train adapters instead of all weights."""
     mismatch: MismatchConfig = MismatchConfig()
+    """What is done when the sampler's log-probabilities differ too much from the trainer's."""
     seed: int = 0
+    """Draws random weights, adapters and the critic's head."""
 
     def __post_init__(self) -> None:
         if self.procs < 1 or self.tensor_parallel < 1 or self.procs % self.tensor_parallel:

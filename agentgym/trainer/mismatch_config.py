@@ -13,16 +13,16 @@ PARTS: tuple[Part, Part] = ("engine", "staleness")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchLimits:
-    """Each a KL divergence in nats a token, the mean of a step, above which something is done; None is never.
-
-    warn: a warning of the run. correct: from the next step on tokens have truncated importance weights. mask: from the
-    next step on tokens beyond `bound` count nothing. stop: the run ends before the update.
-    """
+    """Each limit is a KL divergence in nats a token, the mean of a step."""
 
     warn: float | None = None
+    """Above it the run warns once, with the likely cause; null is never."""
     correct: float | None = None
+    """Above it tokens have truncated importance weights from the next step on; null is never."""
     mask: float | None = None
+    """Above it tokens that are off by more than `bound` count nothing from the next step on; null is never."""
     stop: float | None = None
+    """Above it the run ends before the update; null is never."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,15 +49,16 @@ class StalenessLimits(MismatchLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchConfig:
-    """cap: of the weights of `correct`. bound: distance of log-probabilities in nats beyond which `mask` drops a token,
-    or with `drop: sequence` all tokens of a sequence that has such a token.
-    """
-
     engine: EngineLimits = EngineLimits()
+    """Limits for tokens that exactly the trained weights sampled: two implementations of one model."""
     staleness: StalenessLimits = StalenessLimits()
+    """Limits for what tokens of older weights have beyond that: the weights moved on."""
     cap: float = 2.0
+    """The largest importance weight of `correct`."""
     bound: float = 2.0
+    """The distance of log-probabilities, in nats, beyond which `mask` drops a token."""
     drop: Literal["token", "sequence"] = "token"
+    """What `mask` drops: the token alone, or all tokens of a sequence that has such a token."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.cap < math.inf or not 0 < self.bound < math.inf:

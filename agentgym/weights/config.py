@@ -33,10 +33,10 @@ class StoreConfig(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsConfig:
-    """keep: the newest versions that stay; a respawned replica needs one."""
-
     store: StoreConfig = component("weight_stores", "shared_memory")
+    """How versions of the weights reach the generators: through shared memory, from GPU to GPU, or by TorchStore."""
     keep: int = 2
+    """How many of the newest versions stay; a replica that is started again needs one."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:

@@ -48,16 +48,14 @@ class CudaIpcConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclConfig(StoreConfig):
-    """Weights stay on the trainer's GPU, from where they are broadcast to the generators, on any host.
-
-    backend: auto is NCCL where trainer and generators have a GPU each, and gloo where not. timeout_s: of silence, after
-    which an update has failed.
-    """
+    """Weights stay on the trainer's GPU, from where they are broadcast to the generators, on any host."""
 
     gpu_memory = True
 
     backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """`auto` is NCCL where trainer and generators have a GPU each, else gloo."""
     timeout_s: float = 30.0
+    """Seconds of silence after which an update has failed."""
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:

@@ -47,30 +47,38 @@ class JudgeFailed(InfraError):
 
 @dataclass(slots=True, kw_only=True)
 class Judge:
-    """One model with one rubric. Episodes with the same conversation are graded once, also across runs.
-
-    rubric: what earns what, on a scale from 0 to `best`; the reward is the grade divided by `best`. api_key_variable:
-    the environment variable that holds the key; without it none is sent. max_calls, max_tokens: the budget of this
-    process (prompt and completion tokens as the endpoint counts them); when it is spent, each further grade fails.
-    timeout_s: of one attempt. retries: after an error that may pass, and after an answer that is not a grade.
-    max_chars: of the conversation; of a longer one the middle is left out. cache: a SQLite file; "" is none.
-    """
+    """One model with one rubric. Episodes with the same conversation are graded once, also across runs."""
 
     model: str
+    """The model's name at the endpoint."""
     base_url: str
+    """The address of an endpoint with OpenAI's chat completions."""
     rubric: str
+    """What earns what, on a scale from 0 to `best`."""
     best: float = 10.0
+    """The highest grade; the reward is the grade divided by it."""
     api_key_variable: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; without it none is sent."""
     max_calls: int = 100_000
+    """Calls that this process may make; when they are spent, each further grade fails."""
     max_tokens: int = 100_000_000
+    """Tokens that this process may use, prompt and completion as the endpoint counts them."""
     max_answer_tokens: int = 512
+    """Tokens of one answer."""
     concurrency: int = 16
+    """Calls at the same time."""
     timeout_s: float = 60.0
+    """Seconds of one attempt."""
     retries: int = 3
+    """Further attempts after an error that may pass, and after an answer that is not a grade."""
     backoff_s: float = 1.0
+    """Seconds before the second attempt; each further wait is twice as long."""
     max_chars: int = 100_000
+    """Characters of the conversation; of a longer one the middle is left out."""
     cache: str = "~/.cache/agentgym/judge.sqlite"
-    extra: Mapping[str, Any] = field(default_factory=dict)  # more fields of the request, such as a seed
+    """A SQLite file that keeps grades; "" keeps none."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the request, such as a seed."""
     num_calls: int = field(default=0, init=False)
     num_tokens: int = field(default=0, init=False)
     num_cached: int = field(default=0, init=False)

@@ -26,10 +26,12 @@ HELLO_S = 60.0  # for a machine that accepted to start its host process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachLauncher(Launcher):
-    """machines: names or addresses, `HOST` or `HOST:PORT`. wait_s: for how long one may be still starting."""
+    """Machines on which `agentgym host` waits."""
 
     machines: tuple[str, ...] = ()
+    """Names or addresses of the machines, HOST or HOST:PORT."""
     wait_s: float = 60.0
+    """Seconds for which a machine may still be starting."""
 
     def __post_init__(self) -> None:
         for machine in self.machines:

@@ -19,14 +19,14 @@ NODE_IPS = "SKYPILOT_NODE_IPS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesLauncher(Launcher):
-    """The pods of an indexed Job that has its headless Service's name, as `agentgym launch kubernetes` writes both.
-
-    job: their name. num_hosts: pods, the controller's included. wait_s: for how long one may take to be scheduled.
-    """
+    """The pods of an indexed Job that has its headless Service's name, as `agentgym launch kubernetes` writes both."""
 
     job: str = ""
+    """The name of the Job and its Service."""
     num_hosts: int = 1
+    """Pods of the Job, the controller's included."""
     wait_s: float = 1800.0
+    """Seconds that a pod may take to be scheduled."""
 
     def __post_init__(self) -> None:
         if self.num_hosts < 1:
@@ -51,9 +51,10 @@ class KubernetesLauncher(Launcher):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkyPilotLauncher(Launcher):
-    """The nodes of the SkyPilot task that the controller is in. wait_s: for how long one may take to be set up."""
+    """The nodes of the SkyPilot task that the controller is in."""
 
     wait_s: float = 1800.0
+    """Seconds that a node may take to be set up."""
 
     def transport(self) -> str:
         return transport_towards(self.nodes()[-1])

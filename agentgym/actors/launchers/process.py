@@ -26,6 +26,7 @@ class ProcessLauncher(Launcher):
     """Host processes on this machine, which Monarch uses as it uses other machines. They die with the controller."""
 
     num_hosts: int = 1
+    """Host processes, each of which counts as a host of its own."""
 
     def __post_init__(self) -> None:
         if self.num_hosts < 1:

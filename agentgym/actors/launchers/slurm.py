@@ -23,15 +23,14 @@ STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmLauncher(Launcher):
-    """Every node of the allocation that the controller is in, its own included, in SLURM's order.
-
-    srun: more options of each node's step. port: of Monarch's messages there; 0 is any that is free. wait_s: for how
-    long a node may take to start its host process.
-    """
+    """Every node of the allocation that the controller is in, its own included, in SLURM's order."""
 
     srun: tuple[str, ...] = ()
+    """More options of the `srun` that starts each node's step."""
     port: int = 0
+    """The port of Monarch's messages on the nodes; 0 is any that is free."""
     wait_s: float = 120.0
+    """Seconds that a node may take to start its host process."""
 
     def transport(self) -> str:
         return transport_towards(_another(nodes_of(os.environ)))

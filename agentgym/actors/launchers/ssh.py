@@ -24,20 +24,22 @@ OPTIONS = ("-T", "-oBatchMode=yes", "-oConnectTimeout=20", "-oServerAliveInterva
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshLauncher(Launcher):
-    """machines: as ssh takes them, `NAME` or `USER@NAME`, of its config too. options: more of ssh's.
-
-    python: on the machines; empty is this one's path. folder: where it runs; empty is the current one. forward: the
-    environment variables that it gets as they are here; not for secrets, since they can be seen in lists of processes.
-    port: of Monarch's messages there; 0 is any that is free. wait_s: for how long a machine may take to start.
-    """
+    """Machines with an SSH server; the controller starts their host processes."""
 
     machines: tuple[str, ...] = ()
+    """Machines as ssh takes them, NAME or USER@NAME; names of ssh's config work too."""
     options: tuple[str, ...] = ()
+    """More options of ssh, each a string."""
     python: str = ""
+    """The Python on the machines; empty is the path of this one."""
     folder: str = ""
+    """The folder in which it runs there; empty is the current one's path."""
     forward: tuple[str, ...] = ("PYTHONPATH", "HF_HOME")
+    """Environment variables that it gets as they are here. Not for secrets, which lists of processes would show."""
     port: int = 0
+    """The port of Monarch's messages on the machines; 0 is any that is free."""
     wait_s: float = 60.0
+    """Seconds that a machine may take to start."""
 
     def transport(self) -> str:
         if not self.machines:

@@ -24,36 +24,41 @@ def served_name(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """Settings of a model.path `openai:MODEL`; all others ignore them.
-
-    base_url: of any server with OpenAI's chat completions; empty is OpenAI's own. api_key_env: the name of the
-    environment variable that holds the key; empty sends none, and to OpenAI itself the one in OPENAI_API_KEY.
-    concurrency: requests in flight at once. timeout_s: of one request. max_retries: of one request, where the server
-    is busy, failed, or answered what cannot be read; max_wait_s: the longest wait between two of them, and a server
-    that asks for more has failed. requests_per_minute, tokens_per_minute: 0 is no limit.
-    price_prompt, price_cached, price_completion: of a million tokens, in `currency`; cached ones cost as much as
-    others if it is null. omit: of temperature, top_p, seed and max_tokens, those that are not sent. options: more
-    fields of every request, for example reasoning_effort. return_reasoning: a turn's reasoning is sent back with it.
-    cache: where answers are kept, so that none is paid twice: a folder; `off`; or `auto`, which is `.answers` in
-    logging.evals_dir, but the evaluation's own folder for a server in this network, whose weights may change.
-    """
+    """A policy behind a server: where it is, how fast it may be asked, what its tokens cost."""
 
     base_url: str = ""
+    """The address of any server with OpenAI's chat completions, as http://127.0.0.1:8000/v1; empty is OpenAI's own."""
     api_key_env: str = ""
+    """The environment variable that holds the key; empty sends none, and to OpenAI itself that of OPENAI_API_KEY."""
     concurrency: int = 8
+    """Requests in flight at the same time."""
     timeout_s: float = 600.0
+    """Seconds of one request."""
     max_retries: int = 6
+    """How often a request is repeated where the server is busy, failed, or answered what cannot be read."""
     max_wait_s: float = 300.0
+    """The longest wait between two attempts, in seconds; a server that asks for more has failed."""
     requests_per_minute: int = 0
+    """Requests in any 60 seconds; 0 is no limit."""
     tokens_per_minute: int = 0
+    """Tokens of prompts and completions in any 60 seconds; 0 is no limit."""
     price_prompt: float = 0.0
+    """The price of a million prompt tokens, in `currency`."""
     price_cached: float | None = None
+    """The price of a million cached prompt tokens; null is that of other prompt tokens."""
     price_completion: float = 0.0
+    """The price of a million completion tokens, in `currency`."""
     currency: str = "USD"
+    """The currency of the prices, as it is shown."""
     omit: tuple[str, ...] = ()
+    """Parameters that the server does not take and that are not sent: of temperature, top_p, seed and max_tokens."""
     options: dict[str, Json] = field(default_factory=dict)
+    """More fields of every request, for example reasoning_effort."""
     return_reasoning: bool = False
+    """Send a turn's reasoning back with it, as some models want when they call tools."""
     cache: str = "auto"
+    """Where answers are kept, so that none is paid for twice: a folder, `off`, or `auto`, which is `.answers` in
+    logging.evals_dir, but the evaluation's own folder for a server in this network, whose weights may change."""
 
     def __post_init__(self) -> None:
         if self.base_url:

@@ -24,13 +24,14 @@ class ReinforcePlusPlus(Advantage):
     """REINFORCE++ (arXiv:2501.03262, sec. 3): no critic, and one normalisation over the step's whole batch.
 
     A_t = R - kl_coef * sum_{i>=t} k_i, with k_i = log m_i - log ref_i of the sampler's m and the reference model, over
-    the episode's trained tokens. Then (A - mean) / std over all trained tokens of the step. group_baseline: R minus
-    the group's mean in the place of R (REINFORCE++-baseline); groups of equal rewards are skipped then. Without it a
-    group of equal rewards is compared with the other groups, and trained. kl_coef: 0 uses no reference.
+    the episode's trained tokens. Then (A - mean) / std over all trained tokens of the step.
     """
 
     kl_coef: float = 0.0
+    """The weight of the KL to the reference model; 0 needs no reference model."""
     group_baseline: bool = False
+    """Take R minus the group's mean in place of R (REINFORCE++-baseline), and skip groups of equal rewards; false
+    compares those with the other groups, and trains them."""
 
     def __post_init__(self) -> None:
         if self.kl_coef < 0:

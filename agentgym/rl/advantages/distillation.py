@@ -18,14 +18,17 @@ class Distillation(Advantage):
     T is the teacher, m the sampler, i the trained tokens of the episode. -(log T - log m) estimates the reverse KL
     divergence KL(policy || teacher) on the policy's own tokens, so the policy gradient with it goes down that
     divergence: MiniLLM (arXiv:2306.08543, sec. 2.2), GKD (arXiv:2306.13649, with reverse KL and on-policy data), and
-    Thinking Machines, "On-Policy Distillation", 2025, whose discount is 0: a token answers for itself alone.
-    teacher: a model, as `model.path` names one, with the policy's tokenizer. Every group is trained.
+    Thinking Machines, "On-Policy Distillation", 2025. Every group is trained.
     """
 
     teacher: str = ""
+    """The teacher, as `model.path` names a model, with the policy's tokenizer."""
     coef: float = 1.0
+    """The weight of the teacher's opinion."""
     discount: float = 0.0
+    """What the opinion of the next token counts for this one; 0 has each token answer for itself alone."""
     reward_coef: float = 0.0
+    """The weight of the rewards' advantage; 0 learns from the teacher alone."""
 
     def __post_init__(self) -> None:
         check_share("discount", self.discount)

@@ -24,14 +24,18 @@ class GaeTurns(MeanOnly):
     """GAE with a turn as one action (for agents of several turns: arXiv:2505.11821, sec. 4; VAGEN, arXiv:2510.16907).
 
     V of a turn is the critic's value before its first token; without a critic it is the mean reward to go of the group
-    at that turn, as in `per_turn`, which is this with gae_lambda 1 but for the scale. whiten: (A - mean) / std over all
-    trained tokens of the step. With a critic groups of equal rewards are trained, too.
+    at that turn, as in `per_turn`, which is this with gae_lambda 1 but for the scale. With a critic groups of equal
+    rewards are trained, too.
     """
 
     discount: float = 1.0
+    """What a reward of the next turn counts for this one; 1 counts all alike."""
     gae_lambda: float = 0.95
+    """The weight of later turns: 0 trusts the values alone, 1 the rewards alone."""
     critic: bool = False
+    """Train a critic for the values; false takes the group's mean reward to go."""
     whiten: bool = True
+    """Normalize the advantages, (A - mean) / std over all trained tokens of the step."""
 
     def __post_init__(self) -> None:
         check_share("discount", self.discount)
@@ -89,12 +93,15 @@ class GaeTokens(MeanOnly):
     """GAE with a token as one action, as PPO for language models has it (arXiv:1707.06347, eq. 11; arXiv:2203.02155).
 
     V is the critic's; a turn's reward is earned with its last token, and the next turn's first token follows it.
-    whiten: (A - mean) / std over all trained tokens of the step. Groups of equal rewards are trained.
+    Groups of equal rewards are trained.
     """
 
     discount: float = 1.0
+    """What a reward of the next token counts for this one; 1 counts all alike."""
     gae_lambda: float = 0.95
+    """The weight of later tokens: 0 trusts the critic alone, 1 the rewards alone."""
     whiten: bool = True
+    """Normalize the advantages, (A - mean) / std over all trained tokens of the step."""
 
     def __post_init__(self) -> None:
         check_share("discount", self.discount)

@@ -13,17 +13,18 @@ from agentgym.types import Episode
 class SoftOverlong(StdNormalized):
     """`std_normalized` of the rewards plus DAPO's punishment (arXiv:2503.14476, eq. 13), for y sampled tokens:
 
-        0                                       y <= max_tokens - cache_tokens
-        (max_tokens - cache_tokens - y) / cache_tokens   up to max_tokens
-        -1                                      beyond
-
-    max_tokens: give rollout.max_episode_tokens less the prompt, or rollout.max_turn_tokens where there is one turn.
-    scale: the punishment is multiplied by it; rewards of 0 to 1 are of half the range of the paper's -1 to 1.
+    0                                       y <= max_tokens - cache_tokens
+    (max_tokens - cache_tokens - y) / cache_tokens   up to max_tokens
+    -1                                      beyond
     """
 
     max_tokens: int = 256
+    """Tokens from which on the punishment is whole; give rollout.max_episode_tokens less the prompt, or
+    rollout.max_turn_tokens where there is one turn."""
     cache_tokens: int = 64
+    """Tokens before max_tokens over which the punishment grows."""
     scale: float = 1.0
+    """The factor of the punishment; rewards of 0 to 1 have half the range of the paper's -1 to 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.cache_tokens <= self.max_tokens or self.scale < 0:

@@ -26,6 +26,7 @@ class PerTurn(StdNormalized):
     """
 
     discount: float = 1.0
+    """What a reward of the next turn counts for this one; 1 counts all alike."""
 
     def __post_init__(self) -> None:
         check_share("discount", self.discount)

@@ -20,11 +20,12 @@ class Cispo(PolicyLoss):
         loss = -sg(clamp(r, importance_floor, importance_cap)) * A * log p
 
     The weight is bounded and not the update, so no token loses its gradient, however far its ratio is.
-    importance_floor, importance_cap: the paper's 1 - eps_low and 1 + eps_high; it sets no lower bound.
     """
 
     importance_floor: float = 0.0
+    """The least weight, the paper's 1 - eps_low; it sets no lower bound."""
     importance_cap: float = 5.0
+    """The largest weight, the paper's 1 + eps_high."""
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, None]:
         weights_N = token_ratio(tokens.logprobs.detach(), old_N).clamp(self.importance_floor, self.importance_cap)

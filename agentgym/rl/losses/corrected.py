@@ -50,4 +50,5 @@ class Decoupled(PpoClip):
 
     old: Old = "trainer"
     correction: Correction = "token"
-    correction_cap: float = 1e9  # none: a weight is at most exp(20)
+    correction_cap: float = 1e9
+    """No bound: a weight is at most exp(20)."""

@@ -29,8 +29,11 @@ class Dppo(PolicyLoss):
     """
 
     divergence: Literal["tv", "kl"] = "tv"
+    """The divergence of "this token or another one" between the two policies: total variation or KL."""
     threshold: float = 0.15
+    """The divergence beyond which a token that moves further away is masked."""
     importance_cap: float = 20.0
+    """The largest importance weight."""
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
         now_N, advantages_N = tokens.logprobs.detach(), tokens.advantages

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 class Grpo(PolicyLoss):
     """Group Relative Policy Optimization (arXiv:2402.03300) with the changes that are usual today.
 
-    clip_low, clip_high: the ratio stays in [1 - clip_low, 1 + clip_high] (asymmetric as in DAPO,
-    arXiv:2503.14476). importance_cap: truncated importance weights.
-
     With p the policy now, m the old policy (the sampler's, unless `old` says otherwise), A the advantage and sg the
     stop of the gradient:
 
@@ -38,8 +35,11 @@ class Grpo(PolicyLoss):
     """
 
     clip_low: float = 0.2
+    """The ratio stays above 1 - clip_low."""
     clip_high: float = 0.28
+    """The ratio stays below 1 + clip_high; above clip_low, as in DAPO, it lets unlikely tokens grow."""
     importance_cap: float = 2.0
+    """The largest importance weight, which bounds a token with a negative advantage."""
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
         weights_N = token_ratio(tokens.logprobs.detach(), old_N).clamp(max=self.importance_cap)

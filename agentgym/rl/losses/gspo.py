@@ -28,7 +28,9 @@ class Gspo(PolicyLoss):
 
     aggregation: Aggregation = "sequence_mean"
     clip_low: float = 3e-4
+    """The ratio of a sequence stays above 1 - clip_low; it is small because the ratio is a geometric mean."""
     clip_high: float = 4e-4
+    """The ratio of a sequence stays below 1 + clip_high."""
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, Tensor]:
         means_N = sequence_means(tokens.logprobs.detach() - old_N, tokens.sample_index)

@@ -53,7 +53,6 @@ class TokenLoss:
 class Loss(ABC):
     """Inherit it as a frozen dataclass: the fields are the loss's settings in a recipe.
 
-    aggregation: how the losses of single tokens become one number. horizon: the divisor of `fixed_horizon`.
     metrics: how each of the loss's metrics is combined over microbatches and processes. `mean` is over all
     trained tokens of the batch. One that no microbatch gave a value is left out of the step's metrics.
     """
@@ -61,7 +60,10 @@ class Loss(ABC):
     metrics: ClassVar[Mapping[str, Reduction]] = {}
 
     aggregation: Aggregation = "token_mean"
+    """How tokens are weighted: `token_mean` alike over the batch (DAPO), `sequence_mean` alike within a sequence and
+    sequences alike (GRPO), `fixed_horizon` by 1 / (sequences * horizon), for any length (Dr. GRPO)."""
     horizon: int = 256
+    """The divisor of `fixed_horizon`, in tokens; the usual choice is rollout.max_turn_tokens."""
 
     @property
     def has_sampler(self) -> bool:

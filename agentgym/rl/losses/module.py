@@ -34,18 +34,20 @@ class ModuleLoss(Loss):
     A recipe names the class itself, `loss: {name: my_package.losses:SimpleGRPOLoss, beta: 0.1}`, and gets this.
 
     All four are [S, T]: the trained tokens of a sample in a row, filled up with zeros; padding_mask is True for tokens.
-    What is between the trained tokens (tool text) is left out. The number is taken as the mean over the samples of a
-    microbatch, or with `aggregation: token_mean` over its tokens, so choose what the module divides by: then
-    microbatches and processes change nothing. reference: whether a reference model runs; without one, ref_logprobs are
-    those of logprobs.
+    What is between the trained tokens (tool text) is left out.
     """
 
     metrics: ClassVar[Mapping[str, Reduction]] = METRICS
 
     aggregation: Aggregation = "sequence_mean"
+    """What the module's number is a mean over, the samples of a microbatch or, with token_mean, its tokens: choose what
+    it divides by, then microbatches and processes change nothing."""
     path: str
+    """The import path of the module's class."""
     options: dict[str, Json] = field(default_factory=dict)
+    """Keyword arguments of the class."""
     reference: bool = True
+    """Run a reference model; without one, ref_logprobs are those of logprobs."""
 
     @classmethod
     def settings_of(cls, path: str, settings: Mapping[str, object]) -> dict[str, object]:

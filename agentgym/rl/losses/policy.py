@@ -37,17 +37,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(Loss):
-    """-weight * surrogate + kl_coef * KL - entropy_coef * entropy of each token; the surrogate is the subclass's.
-
-    old: whose policy the ratio is against. sampler: the log-probabilities that the engine gave with the tokens.
-    trainer: the trainer's own before the batch, recomputed where a batch makes several updates.
-    correction, correction_floor, correction_cap: with the trainer's old policy, its weights against the sampler
-    (correction.py). With the sampler's they would count one ratio twice, and are refused.
-    kl_coef: weight of KL(policy || reference); 0 uses no reference. kl: which estimate (kl.py). kl_in: `loss` adds it;
-    `reward` takes it from the advantages instead, each token's own and that of the tokens after it, without gradient
-    (as REINFORCE++, arXiv:2501.03262, without its normalization).
-    entropy_coef: weight of the entropy bonus (Mnih et al., arXiv:1602.01783).
-    """
+    """-weight * surrogate + kl_coef * KL - entropy_coef * entropy of each token; the surrogate is the subclass's."""
 
     metrics: ClassVar[Mapping[str, Reduction]] = {
         **METRICS,
@@ -57,13 +47,24 @@ class PolicyLoss(Loss):
     }
 
     old: Old = "sampler"
+    """Whose policy the ratio is against: the `sampler`'s, by the log-probabilities that came with the tokens, or the
+    `trainer`'s before the batch, computed again where a batch makes several updates."""
     correction: Correction = "none"
+    """With `old: trainer`, weights of the trainer's old policy against the sampler, of tokens or sequences: truncated,
+    or 0 outside of the bounds with `_mask` (losses/correction.py)."""
     correction_floor: float = 0.0
+    """The least weight of a correction."""
     correction_cap: float = 2.0
+    """The largest weight of a correction."""
     kl_coef: float = 0.0
+    """The weight of KL(policy || reference); 0 needs no reference model."""
     kl: Estimator = "k3"
+    """The estimate of that KL (losses/kl.py): k3 is never negative and suits a loss, k1 suits a reward."""
     kl_in: Literal["loss", "reward"] = "loss"
+    """Add the KL to the `loss`, or take it from the advantages as a part of the `reward`: each token's own and that of
+    the tokens after it, without gradient (as REINFORCE++, arXiv:2501.03262, without its normalization)."""
     entropy_coef: float = 0.0
+    """The weight of the entropy bonus (Mnih et al., arXiv:1602.01783); raise it where the entropy collapses."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a field outside of BOUNDS."""

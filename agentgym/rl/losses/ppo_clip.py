@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 class PpoClip(PolicyLoss):
     """The clipped surrogate of PPO (arXiv:1707.06347, eq. 7), with r = p / p_old:
 
-        loss = -min(r A, clamp(r, 1 - clip_low, 1 + clip_high) A)
-
-    dual_clip: a number c above 1 bounds it where A < 0 by c |A|, whose gradient is 0 (arXiv:1912.09729, eq. 5); 0
-    leaves it as it is: without a bound for a bad token that became likelier all the same.
+    loss = -min(r A, clamp(r, 1 - clip_low, 1 + clip_high) A)
     """
 
     clip_low: float = 0.2
+    """The ratio stays above 1 - clip_low."""
     clip_high: float = 0.2
+    """The ratio stays below 1 + clip_high."""
     dual_clip: float = 0.0
+    """A number c above 1 bounds the loss where A < 0 by c |A|, whose gradient is 0 (arXiv:1912.09729, eq. 5); 0 does
+    not: a bad token that became likelier all the same has no bound."""
 
     def __post_init__(self) -> None:
         PolicyLoss.__post_init__(self)
@@ -47,12 +48,12 @@ class PpoClip(PolicyLoss):
 class DrGrpo(PpoClip):
     """Dr. GRPO (arXiv:2503.20783, eq. 3): PPO's surrogate, summed over tokens and divided by a constant.
 
-    So neither a short right answer nor a long wrong one is preferred for its length. horizon: the constant, which the
-    paper sets to the token budget of an answer (rollout.max_turn_tokens). Take `advantage: mean_only` with it: the
-    paper drops the division by the standard deviation too.
+    So neither a short right answer nor a long wrong one is preferred for its length. Take `advantage: mean_only`
+    with it: the paper drops the division by the standard deviation too.
     """
 
     aggregation: Aggregation = "fixed_horizon"
+    """The paper's is `fixed_horizon`, with the token budget of an answer as horizon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,9 @@ class Sapo(PolicyLoss):
 
     aggregation: Aggregation = "sequence_mean"
     temperature_positive: float = 1.0
+    """How quickly the gate closes for tokens with a positive advantage; higher is quicker."""
     temperature_negative: float = 1.05
+    """The same for tokens with a negative advantage, for which the paper takes more."""
 
     def surrogate(self, tokens: TrainedTokens, old_N: Tensor) -> tuple[Tensor, None]:
         advantages_N, ratio_N = tokens.advantages, token_ratio(tokens.logprobs, old_N)

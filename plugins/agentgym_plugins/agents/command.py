@@ -39,28 +39,33 @@ LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Agent):
-    """argv: the program and its arguments, in which {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed} and
-    {prompt} are replaced. It has OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY and
-    AGENTGYM_TASK, the path of a JSON file with `messages` and `tools`; `environ` adds to that. Of our own variables it
-    has PATH and the like; its home is its work folder, which is deleted afterwards.
+    """Any program, started in a folder of its own; what it writes is the answer.
 
-    where: in a process of ours, or inside the episode's sandbox session, with its files and without any network: there
-    the endpoint is on the session's loopback interface, {folder} is the work folder in which it starts, and the image
-    must have the program.
-    answer_file: in its work folder; empty: the answer is what it writes to standard output. An environment that
-    answers back has it started again, with the conversation so far in AGENTGYM_TASK.
-    time_s: of one start; 0 leaves the episode's time. memory_mib: of each of its processes, 0 is no limit.
-    output_mib: of both outputs together. at_once: how many programs run at a time; the others wait.
+    It has OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY and AGENTGYM_TASK, the path of a JSON
+    file with `messages` and `tools`. Of our own variables it has PATH and the like; its home is its work folder, which
+    is deleted afterwards. An environment that answers back has it started again, with the conversation so far in
+    AGENTGYM_TASK.
     """
 
     argv: tuple[str, ...]
+    """The program and its arguments; {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed} and {prompt} are
+    replaced."""
     where: Literal["process", "session"] = "process"
+    """In a process of ours, or inside the episode's sandbox session, with its files and without any network: there the
+    endpoint is on the session's loopback interface, {folder} is the workdir in which it starts, and the image must have
+    the program."""
     answer_file: str = ""
+    """The file of its work folder that holds the answer; empty takes what it writes to standard output."""
     environ: dict[str, str] = field(default_factory=dict)
+    """Environment variables that it gets besides."""
     time_s: float = 0.0
+    """Seconds of one start; 0 leaves it the episode's time."""
     memory_mib: int = 2048
+    """Memory of each of its processes, in MiB; 0 is no limit."""
     output_mib: int = 16
+    """MiB that both of its outputs together may have."""
     at_once: int = 16
+    """Programs that run at the same time; the others wait."""
 
     def __post_init__(self) -> None:
         if not self.argv:

@@ -19,21 +19,22 @@ from agentgym_plugins.agents.workers import Workers, check_python
 
 @dataclass(frozen=True, kw_only=True)
 class InProcess(Agent):
-    """An agent that is a function in kept processes, each of which plays one episode at a time.
-
-    processes: how many episodes are played at a time; the others wait. python: the interpreter, of another environment
-    where its packages are installed there; empty is this one. environ: variables for the processes; of ours they have
-    PATH and the like. memory_mib: of each, 0 is no limit. output_mib: what may be written in one episode.
-    """
+    """An agent that is a function in kept processes, each of which plays one episode at a time."""
 
     extra: ClassVar[str] = ""  # of ours, which installs its packages
 
     processes: int = 8
+    """Episodes that are played at the same time, each in a kept process; the others wait."""
     python: str = ""
+    """The interpreter of another environment, where the agent's packages are installed there; empty is this one."""
     environ: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the processes; of ours they have PATH and the like."""
     memory_mib: int = 4096
+    """Memory of each process, in MiB; 0 is no limit."""
     output_mib: int = 16
+    """MiB that may be written in one episode."""
     start_s: float = 120.0
+    """Seconds that a process may take to start and import the agent."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.memory_mib < 0 or self.output_mib < 1 or self.start_s <= 0:
@@ -96,13 +97,13 @@ class InProcess(Agent):
 
 @dataclass(frozen=True, kw_only=True)
 class Function(InProcess):
-    """function: `package.module:name` or `my_agent.py:name` of a function that is called with a desk. A plain one has a
-    desk whose `call_tool` and `answer` block, an `async def` one as `agentgym.Desk` describes it. options: its keyword
-    arguments.
-    """
+    """A Python function that is called with a desk."""
 
     function: str
+    """The function, package.module:name or my_agent.py:name. A plain one has a desk whose `call_tool` and `answer`
+    block, an `async def` one as `agentgym.Desk` describes it."""
     options: dict[str, Json] = field(default_factory=dict)
+    """Keyword arguments of the function."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

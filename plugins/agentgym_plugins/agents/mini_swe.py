@@ -16,25 +16,24 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True, kw_only=True)
 class MiniSwe(InProcess):
-    """templates: `mini_textbased`, the program's own; `tiny`, in which an action is a Python block that is written to
-    a file and submitted, for the policy that ships with this package; or a YAML file of the program's kind, with the
-    sections agent, model and environment.
-
-    where: commands run in a session of the sandbox; `folder` runs them in a folder of this machine, as you, which needs
-    allow_unsafe where templates let the policy write the command itself.
-    step_limit: of the policy's turns. command_s: of one command. cost_limit and the like: `agent`, which overrides that
-    section; `model` and `environment` override theirs.
-    """
-
     extra: ClassVar[str] = "mini_swe"
 
     templates: str = "mini_textbased"
+    """The program's own `mini_textbased`; `tiny`, in which an action is a Python block that is written to a file and
+    submitted, for the policy that ships with the package; or a YAML file of the program's kind, with the sections
+    agent, model and environment."""
     where: Literal["session", "folder"] = "session"
+    """Where commands run: in a session of the sandbox, or in a folder of this machine, as you."""
     allow_unsafe: bool = False
+    """Allow `where: folder` with templates that let the policy write the command itself."""
     step_limit: int = 50
+    """Turns of the policy."""
     command_s: float = 30.0
+    """Seconds of one command."""
     agent: dict[str, Json] = field(default_factory=dict)
+    """Settings that override the section agent of the templates, as cost_limit."""
     model: dict[str, Json] = field(default_factory=dict)
+    """Settings that override the section model of the templates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

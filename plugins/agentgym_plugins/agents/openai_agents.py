@@ -12,15 +12,14 @@ from agentgym_plugins.agents.function import InProcess
 
 @dataclass(frozen=True, kw_only=True)
 class OpenaiAgents(InProcess):
-    """api: in which of OpenAI's dialects it asks the policy. instructions: of the agent; empty takes the system message
-    of the task. max_turns: of the policy, for one answer to the environment.
-    """
-
     extra: ClassVar[str] = "openai_agents"
 
     api: Literal["chat", "responses"] = "chat"
+    """In which of OpenAI's dialects it asks the policy."""
     instructions: str = ""
+    """The instructions of the agent; empty takes the system message of the task."""
     max_turns: int = 16
+    """Turns of the policy for one answer to the environment."""
 
     def variables(self) -> Mapping[str, str]:
         return {"OPENAI_AGENTS_DISABLE_TRACING": "1"}  # it would send what it does to the vendor

@@ -12,15 +12,14 @@ from agentgym_plugins.agents.function import InProcess
 
 @dataclass(frozen=True, kw_only=True)
 class Smolagents(InProcess):
-    """max_steps: of the policy, for one answer to the environment. instructions: added to the agent's own system
-    prompt; empty takes the system message of the task. system_prompt: instead of the agent's own, a template of Jinja.
-    """
-
     extra: ClassVar[str] = "smolagents"
 
     max_steps: int = 16
+    """Steps of the policy for one answer to the environment."""
     instructions: str = ""
+    """Text that is added to the agent's own system prompt; empty takes the system message of the task."""
     system_prompt: str = ""
+    """A template of Jinja that replaces the agent's own system prompt; empty keeps that."""
 
     def called(self) -> tuple[str, Mapping[str, Json]]:
         settings: dict[str, Json] = {

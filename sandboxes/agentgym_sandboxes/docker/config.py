@@ -25,55 +25,73 @@ RANGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerConfig:
-    """The defaults suit one machine.
-
-    engine, engines: where they listen (unix:///path, tcp://host:port, ssh://user@host); none looks in the
-    usual places. tls_*: PEM files for tcp:// engines. ssh_config: a file for OpenSSH in place of the user's.
-    image: None is the image that `agentgym sandbox build` makes. runtime: another OCI runtime, as runsc.
-    packages: what our image holds besides Python, as pip takes it: numpy==2.3.1. preload: modules that are imported
-    once a container, before its calls; a call then has them without importing.
-    pool_size: containers that serve; 0 is one a core of each engine, at most 4 of each. spares: ready beside
-    them; None is a tenth, at least one. slots: calls at a time in each.
-    memory_mib: what one call may use; a container may use container_memory_mib.
-    starts_per_s: of containers, on each engine. engine_failures: in a row, until an engine is left alone.
-    max_sessions: at a time, each with a container of its own. spare_sessions: containers that wait for more of
-    them, once there was one. session_disk_mib: what a session's files may take, of the container's memory.
-    session_network_mib: what a session with an allow list may send and receive.
-    allow_missing_limits: take an engine that can't limit memory or processes, or filter system calls.
-    """
+    """The defaults suit one machine."""
 
     engine: str | None = None
+    """Where Docker listens: unix:///path, tcp://host:port or ssh://user@host; null looks where Docker's own command
+    does."""
     engines: tuple[str, ...] = ()
+    """Several engines that share the containers, the least loaded first; every one needs the image."""
     tls_ca: str | None = None
+    """The PEM file of the authority, for tcp:// engines; null takes Docker's own variables."""
     tls_cert: str | None = None
+    """The PEM file of the client's certificate, for tcp:// engines."""
     tls_key: str | None = None
+    """The PEM file of the client's key, for tcp:// engines."""
     ssh_config: str | None = None
+    """A file for OpenSSH in place of the user's, for ssh:// engines."""
     image: str | None = None
+    """Another image with a python3; null is the one that `agentgym sandbox build` makes."""
     packages: tuple[str, ...] = ()
+    """What our image holds besides Python, as pip takes it: numpy==2.3.1."""
     preload: tuple[str, ...] = ()
+    """Modules that a container imports before its calls, which then have them at once."""
     runtime: str | None = None
+    """Another OCI runtime, such as runsc; null is the engine's own."""
     pool_size: int = 0
+    """Containers that serve calls; 0 is one a core of each engine, at most 4 on each."""
     spares: int | None = None
+    """Containers that are ready beside them; null is a tenth of them, at least one."""
     slots: int = 4
+    """Calls at a time in each container."""
     memory_mib: int = 512
+    """Memory of one call, in MiB."""
     container_memory_mib: int = 1024
+    """Memory of a container, in MiB."""
     cpus: float = 1.0
+    """Processor cores of a container."""
     max_uses: int = 500
+    """Calls after which a container is replaced."""
     max_age_s: float = 1800.0
+    """Seconds after which a container is replaced."""
     lease_timeout_s: float = 120.0
+    """Seconds that a call may wait for a container."""
     start_timeout_s: float = 60.0
+    """Seconds that a container may take to start."""
     starts_per_s: float = 20.0
+    """Containers that each engine may start in a second."""
     engine_timeout_s: float = 30.0
+    """Seconds of one request to an engine."""
     engine_failures: int = 3
+    """Failures in a row after which an engine is not used for a while."""
     ping_every_s: float = 5.0
+    """Seconds between checks of whether a container answers."""
     ping_timeout_s: float = 5.0
+    """Seconds within which it must answer."""
     reap_every_s: float = 60.0
+    """Seconds between searches for what dead owners left behind."""
     max_sessions: int = 16
+    """Sessions at a time, each with a container of its own."""
     spare_sessions: int = 1
+    """Warm containers for further sessions, once there was one."""
     session_disk_mib: int = 256
+    """Space of a session's files, in MiB; it counts as the container's memory."""
     session_network_mib: int = 1024
+    """MiB that a session with an allow list may send and receive."""
     allow_missing_limits: bool = False
+    """Accept an engine that cannot limit memory or processes, or filter system calls."""
     mirror: str = "http://deb.debian.org/debian"
+    """Where `agentgym sandbox build` gets Debian's packages."""
 
     def __post_init__(self) -> None:
         check_ranges(self, RANGES)

@@ -12,16 +12,14 @@ from agentgym_sandboxes.host.options import check_ranges, from_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MontyConfig:
-    """workers: calls at a time, each in an interpreter process of its own; 0 is one a core, at most 8.
-
-    memory_mib: what one call may use. max_recursion: how deep its calls may nest.
-    allow_root: under root, its processes keep root's rights instead of a uid and a filter of their own.
-    """
-
     workers: int = 0
+    """Calls at a time, each in an interpreter process of its own; 0 is one a core, at most 8."""
     memory_mib: int = 512
+    """Memory of one call, in MiB."""
     max_recursion: int = 1000
+    """How deep the calls of its functions may nest."""
     allow_root: bool = False
+    """Where agentgym runs as root, let its processes keep root's rights instead of a uid and a filter of their own."""
 
     def __post_init__(self) -> None:
         check_ranges(self, {"workers": (0, inf), "memory_mib": (1, inf), "max_recursion": (1, 10_000)})

@@ -1,0 +1,100 @@
+"""What settings are, from the source of their fields and the annotations of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import pytest
+
+from agentgym.components import SEAMS, field_types, find
+from agentgym.config_docs import field_docs, options_of
+from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    size: float = 1.0
+    """Metres across; a longer text
+    goes on in the next line."""
+    spokes: int = 3
+    bare = 1
+    """Not a field's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideWheel(Wheel):
+    size: float = 2.0
+    width: float = 0.1
+    """Metres from side to side."""
+
+
+def test_a_field_has_the_docstring_below_it_or_that_of_its_base() -> None:
+    assert field_docs(Wheel) == {"size": "Metres across; a longer text goes on in the next line."}
+    assert field_docs(WideWheel) == {**field_docs(Wheel), "width": "Metres from side to side."}
+
+
+class Annotations:
+    def __init__(self, *, source: Annotated[Literal["a", "b"], "where rows come from"] = "a", high: int) -> None: ...
+
+
+class GoogleStyle:
+    def __init__(self, size: int = 3, of: tuple[str, ...] = ("x",)) -> None:
+        """Make one.
+
+        Args:
+            size (int): How many: at least one.
+            of: What they are called.
+        """
+
+
+def unreadable(amount: Decimal, level=1):
+    """The type of one exists for type checkers only."""
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (Annotations, [("source", "one of a, b", "a", "where rows come from"), ("high", "int", "", "")]),
+        (
+            GoogleStyle,
+            [("size", "int", "3", "How many: at least one."), ("of", "list of str", "[x]", "What they are called.")],
+        ),
+        (Wheel, [("size", "float", "1.0", field_docs(Wheel)["size"]), ("spokes", "int", "3", "")]),
+        (unreadable, [("amount", "Decimal", "", ""), ("level", "", "1", "")]),
+    ],
+)
+def test_an_option_has_its_type_default_and_own_text(factory, expected) -> None:
+    assert [dataclasses.astuple(one) for one in options_of(factory)] == expected
+
+
+def configs(cls: type) -> Iterator[type]:
+    """A config dataclass and those inside it."""
+    yield cls
+    for hint in field_types(cls).values():
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            yield from configs(hint)
+
+
+def every_config() -> Iterator[type]:
+    registry = PluginRegistry.discover()
+    yield from configs(Recipe)
+    for kind, seam in SEAMS.items():
+        for name in {*seam.builtin, *registry.names(kind)}:
+            yield find(kind, name) if name in seam.builtin else registry.component(kind, name)
+
+
+def test_every_setting_of_a_recipe_says_what_it_is() -> None:
+    short = {
+        f"{cls.__qualname__}.{field.name}"
+        for cls in every_config()
+        for field in dataclasses.fields(cls)
+        if len(field_docs(cls).get(field.name, "").split()) < 3
+    }
+    assert not short, "write a docstring below each of these fields: what it is, its unit, when to change it"
