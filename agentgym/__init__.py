@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from agentgym.agents import Agent, AgentFailed, Desk
-from agentgym.env import Environment, EpisodeContext, Reply
-from agentgym.errors import InfraError, UserError
-from agentgym.hooks import hookimpl
-from agentgym.rewards import Reward, metric, reward
-from agentgym.sandbox import (
-    AssertCase,
-    CallCase,
-    FileRefused,
-    GradeRequest,
-    LimitHit,
-    Limits,
-    RunResult,
-    RunStatus,
-    Sandbox,
-    Session,
-    StdioCase,
-    Verdict,
-)
-from agentgym.sinks import MetricSink
-from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResult, Tools, tool
-from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
-
 if TYPE_CHECKING:
+    from agentgym.agents import Agent, AgentFailed, Desk
     from agentgym.cli.loops import run_loop, services
     from agentgym.cli.script import evaluate, sft, train
+    from agentgym.env import Environment, EpisodeContext, Reply
+    from agentgym.errors import InfraError, UserError
+    from agentgym.hooks import hookimpl
+    from agentgym.rewards import Reward, metric, reward
+    from agentgym.sandbox import (
+        AssertCase,
+        CallCase,
+        FileRefused,
+        GradeRequest,
+        LimitHit,
+        Limits,
+        RunResult,
+        RunStatus,
+        Sandbox,
+        Session,
+        StdioCase,
+        Verdict,
+    )
+    from agentgym.sinks import MetricSink
+    from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResult, Tools, tool
+    from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
 __version__ = "0.1.0"
 
@@ -82,15 +82,29 @@ __all__ = [
     "train",
 ]
 
+_MODULES = (
+    "errors",
+    "types",
+    "tools",
+    "rewards",
+    "env",
+    "sandbox",
+    "agents",
+    "sinks",
+    "hooks",
+    "cli.script",
+    "cli.loops",
+)
+"""They define the names above, and can be used as `agentgym.tools`; a later one may import those before it."""
+
 
 def __getattr__(name: str) -> object:
-    """Training and evaluation are imported when they are first used."""
-    if name in ("train", "sft", "evaluate"):
-        from agentgym.cli import script
-
-        return getattr(script, name)
-    if name in ("run_loop", "services"):
-        from agentgym.cli import loops
-
-        return getattr(loops, name)
+    """Import a name when it is first used: the program's help, and processes that need little of this, start sooner."""
+    if name in _MODULES:
+        return importlib.import_module(f"agentgym.{name}")
+    for module in _MODULES if name in __all__ else ():
+        found = importlib.import_module(f"agentgym.{module}")
+        if hasattr(found, name):
+            globals()[name] = value = getattr(found, name)
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

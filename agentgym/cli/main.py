@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import agentgym
 from agentgym.cli.catalogue import called, groups, listed, load_command
-from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import Jobs, JobShell
-from agentgym.cli.logs import warnings_to
 from agentgym.commands.leaving import leave
 from agentgym.commands.output import OutputGone, finish, guarded, hold_descriptors
 from agentgym.commands.parser import Parser, split_overrides
-from agentgym.commands.stopping import stoppable
-from agentgym.hooks import PluginRegistry
+
+if TYPE_CHECKING:
+    from agentgym.cli.jobs import JobShell
 
 EXAMPLES = """
 agentgym doctor                             what is installed, what is missing
@@ -38,42 +35,55 @@ exit codes:
 def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> int:
     """Run one command; returns the exit code. shell: given by tests."""
     words = sys.argv[1:] if words is None else list(words)
-    shell = shell or JobShell(out=sys.stdout, err=sys.stderr, jobs=Jobs, plugins=PluginRegistry.discover)
-    shell = replace(shell, out=guarded(shell.out, needed=True), err=guarded(shell.err))
+    out = guarded(shell.out if shell else sys.stdout, needed=True)
+    err = guarded(shell.err if shell else sys.stderr)
     try:
-        with stoppable(shell.warn), warnings_to(shell.warn):
-            return _run(words, shell)
+        if not words or words[0].startswith("-"):
+            parser = _top_parser()
+            parser.parse_strictly(words)
+            print(parser.format_help().rstrip(), file=out, flush=True)
+            return 0
+        return _run(words, shell, out, err)
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or 0)
     except OutputGone:  # `agentgym runs episodes RUN | head`
         return 0
     except BaseException as error:
+        from agentgym.cli.failures import explain, show
+
         failure = explain(error)
-        show(error, failure, shell.warn, debug="--debug" in words, folder=None)
+        show(error, failure, lambda text: print(text, file=err, flush=True), debug="--debug" in words, folder=None)
         return failure.exit_code
     finally:
-        finish(shell.out, shell.err)
+        finish(out, err)
 
 
-def _run(words: list[str], shell: JobShell) -> int:
-    if not words or words[0].startswith("-"):
-        parser = _top_parser()
-        parser.parse_strictly(words)
-        shell.say(parser.format_help().rstrip())
-        return 0
+def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> int:
+    """What only a command needs is imported here: `agentgym --help` takes no time."""
+    from dataclasses import replace
+
+    from agentgym.cli.jobs import Jobs, JobShell
+    from agentgym.cli.logs import warnings_to
+    from agentgym.commands.stopping import stoppable
+    from agentgym.hooks import PluginRegistry
+
+    if shell is None:
+        shell = JobShell(out=out, err=err, jobs=Jobs, plugins=PluginRegistry.discover)
+    shell = replace(shell, out=out, err=err)
     if words[0] == "help":
-        return _run([*words[1:], "--help"], shell)
-    name, rest, note = called(words)
-    command = load_command(name)
-    if note:
-        shell.warn(note)
-    parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
-    command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
-    arguments = parser.parse_strictly(others)
-    arguments.overrides, arguments.words = overrides, rest
-    return command.run(arguments, shell)
+        return main([*words[1:], "--help"], shell)
+    with stoppable(shell.warn), warnings_to(shell.warn):
+        name, rest, note = called(words)
+        command = load_command(name)
+        if note:
+            shell.warn(note)
+        parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
+        command.add_arguments(parser)
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
+        arguments = parser.parse_strictly(others)
+        arguments.overrides, arguments.words = overrides, rest
+        return command.run(arguments, shell)
 
 
 def _top_parser() -> Parser:

@@ -7,13 +7,16 @@ which reads it without importing the module.
 
 from __future__ import annotations
 
-import argparse
-from typing import Protocol
+import importlib
+from typing import TYPE_CHECKING, Protocol
 
-from agentgym.commands.parser import Parser
-from agentgym.commands.shell import Shell
-from agentgym.commands.stopping import run_until_stopped
-from agentgym.commands.text import commands_in, table_lines, wrap
+if TYPE_CHECKING:
+    import argparse
+
+    from agentgym.commands.parser import Parser
+    from agentgym.commands.shell import Shell
+    from agentgym.commands.stopping import run_until_stopped
+    from agentgym.commands.text import commands_in, table_lines, wrap
 
 GROUP = "agentgym.commands"
 
@@ -30,6 +33,14 @@ class Command(Protocol):
     def run(self, arguments: argparse.Namespace, shell: Shell) -> int:
         """Run it; returns the exit code. Raise UserError for the user's mistakes."""
         ...
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first used: `agentgym --help` needs neither a shell nor an event loop."""
+    for module in ("text", "parser", "shell", "stopping") if name in __all__ else ():
+        if hasattr(found := importlib.import_module(f"agentgym.commands.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = ["GROUP", "Command", "Parser", "Shell", "commands_in", "run_until_stopped", "table_lines", "wrap"]

@@ -8,30 +8,9 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 THREADS_S = 2.0
-
-
-class Threads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. After a signal one that does not return is not waited for.
-
-    stopped: whether there was a signal.
-    """
-
-    def __init__(self, stopped: Callable[[], bool]) -> None:
-        super().__init__(thread_name_prefix="asyncio")
-        self._stopped = stopped
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=False, cancel_futures=True)
-        left_s = THREADS_S
-        while wait and left_s > 0 and any(thread.is_alive() for thread in self._threads):
-            time.sleep(0.02)
-            left_s -= 0.02 * self._stopped()
 
 
 def leave(code: int) -> NoReturn:

@@ -17,11 +17,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
-from agentgym.commands.leaving import Threads
+from agentgym.commands.leaving import THREADS_S
 from agentgym.held_loop import watching
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,24 @@ def serve_until_stopped(server: Coroutine[Any, Any, None], say: Callable[[str], 
     """As `run_until_stopped`, where a signal is how the server is asked to end: it is no failure."""
     with contextlib.suppress(Stopped):
         run_until_stopped(server, say)
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`. After a signal one that does not return is not waited for.
+
+    stopped: whether there was a signal.
+    """
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._stopped = stopped
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+        left_s = THREADS_S
+        while wait and left_s > 0 and any(thread.is_alive() for thread in self._threads):
+            time.sleep(0.02)
+            left_s -= 0.02 * self._stopped()
 
 
 class _Action(ctypes.Structure):

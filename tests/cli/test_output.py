@@ -22,6 +22,7 @@ import sys
 sys.path[:0] = [{here!r}, {tests!r}]
 from agentgym.cli import main as program
 from conftest import FakeJobs, fake_plugins
+from agentgym.cli import jobs
 from agentgym.cli.jobs import JobShell
 
 class Jobs(FakeJobs):
@@ -34,7 +35,7 @@ class Jobs(FakeJobs):
 def shell(**streams):
     return JobShell(**{{**streams, "jobs": Jobs, "plugins": fake_plugins}})
 
-program.JobShell = shell
+jobs.JobShell = shell
 program.script()
 """
 HERE = Path(__file__).parent
