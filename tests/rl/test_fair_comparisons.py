@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from pages import ROOT
@@ -17,7 +16,6 @@ from agentgym.evals.statistics import run_difference
 from agentgym.rl.loop import StepRecord
 from agentgym.run.layers import finish_recipe
 from agentgym.types import Episode, Group, Task
-from benchmarks import algorithms, turn_credit
 from benchmarks.algorithms import ARMS, DEFAULT, FIXED, SAME, Count, Row, Run, main, measure, read, summarize, table
 
 TASK = Task(task_id="t", prompt=())
@@ -70,17 +68,6 @@ def test_the_noise_floor_is_one_algorithm_against_itself() -> None:
     [line] = [line for line in text.splitlines() if "noise floor" in line]
     assert line.startswith("| noise floor: `rloo` minus `mean_only` | 0, 1 |  |  | +0.333 [")
     assert "differ by up to 0.333 between runs with the same seed" in text
-
-
-@pytest.mark.parametrize(
-    ("program", "records"), [(algorithms, "algorithms.json"), (turn_credit, "turn_credit.jsonl")], ids=["fair", "turns"]
-)
-def test_the_tables_of_the_page_are_made_from_recorded_runs(program: ModuleType, records: str, tmp_path: Path) -> None:
-    text, copy = (ROOT / "docs" / "algorithms.md").read_text(), tmp_path / "page.md"
-    before, rest = text.split(program.BEGIN)
-    copy.write_text(f"{before}{program.BEGIN}\nold\n{program.END}{rest.split(program.END)[1]}")
-    program.main(["--relabel", str(ROOT / "benchmarks" / "measured" / records), "--write", str(copy)])
-    assert copy.read_text() == text
 
 
 def test_the_recorded_differences_are_shares_of_the_episodes_played() -> None:
