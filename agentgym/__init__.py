@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentgym.agents import Agent, AgentFailed, Desk
+    from agentgym.agents import Agent, AgentContext, AgentFailed
     from agentgym.cli.loops import run_loop, services
     from agentgym.cli.script import evaluate, sft, train
     from agentgym.env import Environment, EpisodeContext, Reply
@@ -35,10 +35,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "AgentContext",
     "AgentFailed",
     "AssertCase",
     "CallCase",
-    "Desk",
     "Environment",
     "Episode",
     "EpisodeContext",
@@ -107,4 +107,6 @@ def __getattr__(name: str) -> object:
         if hasattr(found, name):
             globals()[name] = value = getattr(found, name)
             return value
+    if name == "Desk":
+        raise ImportError("agentgym.Desk is now agentgym.AgentContext")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

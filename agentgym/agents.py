@@ -30,7 +30,7 @@ class AgentFailed(Exception):
         self.kind, self.message = kind, message
 
 
-class Desk(Protocol):
+class AgentContext(Protocol):
     """What an agent has in one episode: the task, the way to the policy, the environment's tools, and its own notes.
 
     url: of the endpoint, http://HOST:PORT; OpenAI's base_url is url + "/v1", Anthropic's is url. key: opens
@@ -84,7 +84,7 @@ class Desk(Protocol):
 
 
 class Agent(ABC):
-    """Plays episodes, many at a time, each on a desk of its own. Its fields are its settings.
+    """Plays episodes, many at a time, each on a context of its own. Its fields are its settings.
 
     So no episode's state may live on `self`. What episodes share, as kept processes, `close` ends.
     """
@@ -103,7 +103,7 @@ class Agent(ABC):
         return nullcontext()
 
     @abstractmethod
-    async def play(self, desk: Desk) -> None:
+    async def play(self, context: AgentContext) -> None:
         """Play one episode to its end. Returning before the environment ended it abandons it; it is scored as it is.
 
         Raises AgentFailed for what the program did wrong, InfraError for what broke around it. When it is
@@ -119,5 +119,5 @@ class Agent(ABC):
 class Chat(Agent):
     """The built-in loop: the policy talks to the environment directly, without a program between them."""
 
-    async def play(self, desk: Desk) -> None:
+    async def play(self, context: AgentContext) -> None:
         raise AssertionError("the built-in loop is played by EpisodePlayer itself")

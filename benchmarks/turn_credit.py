@@ -37,10 +37,10 @@ from agentgym.runs.report import PlainReporter
 from agentgym.tools import Schema, ToolCall, ToolResult, Tools
 from agentgym.types import Message, Split
 from agentgym_envs.tool_use import requests
-from agentgym_envs.tool_use.desk import desk, schemas_of
 from agentgym_envs.tool_use.drawing import new_worlds, outcome, questions, snapshots
 from agentgym_envs.tool_use.environment import Job, solution
 from agentgym_envs.tool_use.judging import is_right
+from agentgym_envs.tool_use.offered_tools import offered_tools, schemas_of
 from agentgym_envs.tool_use.plans import Plan
 
 ARMS: Mapping[str, tuple[str, ...]] = {
@@ -121,11 +121,11 @@ class Errands(Environment[Day]):
             plan = Plan.from_json(saved)
             wanted, figures = outcome(plan)
             worlds = new_worlds(plan)
-            tools = desk(plan.offered, worlds, needed=())
+            tools = offered_tools(plan.offered, worlds, needed=())
             texts.append(str(text))
-            jobs.append(Job(plan=plan, worlds=worlds, wanted=wanted, figures=figures, desk=tools, turns=self._turns))
+            jobs.append(Job(plan=plan, worlds=worlds, wanted=wanted, figures=figures, tools=tools, turns=self._turns))
         offered = tuple(dict.fromkeys(name for job in jobs for name in job.plan.offered))
-        return Day(texts=texts, jobs=jobs, tools=DayTools(offered=offered, current=jobs[0].desk))
+        return Day(texts=texts, jobs=jobs, tools=DayTools(offered=offered, current=jobs[0].tools))
 
     async def toolbox(self, context: EpisodeContext[Day]) -> Tools:
         return context.state.tools
@@ -156,7 +156,7 @@ class Errands(Environment[Day]):
         day.now, day.turns = day.now + 1, 0
         if day.now == len(day.jobs):
             return Reply(done=True)
-        day.tools.current = day.jobs[day.now].desk
+        day.tools.current = day.jobs[day.now].tools
         return Reply(messages=({"role": "user", "content": day.texts[day.now]},))
 
     @reward(name="errands", scope="turn", inline=True)

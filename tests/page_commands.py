@@ -105,7 +105,7 @@ class NoJobs:
     serve = check_server = replay = measure = evaluate
 
     @asynccontextmanager
-    async def seat(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:
+    async def handler(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:
         raise EvaluationBegins
         yield
 

@@ -1,10 +1,10 @@
-"""An agent's side of a conversation through a seat, and a generator that answers when it is told to."""
+"""An agent's side of a conversation through a handler, and a generator that answers when it is told to."""
 
 from __future__ import annotations
 
 import asyncio
 
-from agentgym.policies.conversation import CallRequest, EpisodeSeat
+from agentgym.policies.conversation import CallRequest, EpisodeHandler
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.config import RolloutConfig
 from agentgym.text.chat import ChatRenderer
@@ -31,13 +31,13 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def seat_of(generator, tokenizer, config=CONFIG, **settings):
+def handler_of(generator, tokenizer, config=CONFIG, **settings):
     episode = Episode(episode_id="e", task=TASK, seed=7)
-    return EpisodeSeat(ChatRenderer(tokenizer), generator, config, episode, **settings)
+    return EpisodeHandler(ChatRenderer(tokenizer), generator, config, episode, **settings)
 
 
-async def ask(seat, *messages, **fields):
-    return await seat.call(CallRequest(messages=messages, **fields))
+async def ask(handler, *messages, **fields):
+    return await handler.call(CallRequest(messages=messages, **fields))
 
 
 def said(answer, **changed):
@@ -51,9 +51,9 @@ def said(answer, **changed):
     return {**message, **changed}
 
 
-def check(seat):
+def check(handler):
     """Every sampled token is trained once, with its logprob, and context is not."""
-    episode = seat.episode
+    episode = handler.episode
     samples = episode_samples(episode, 1.0)
     sampled = sorted(x for turn in episode.turns for x in zip(turn.completion_ids, turn.logprobs, strict=True))
     trained = sorted((i, x) for s in samples for i, x, m in zip(s.token_ids, s.logprobs, s.loss_mask, strict=True) if m)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import uvicorn
-from seats import FakeSeat
+from handlers import FakeHandler
 
 from agentgym.http_server import Bounds, configure
 from agentgym.serve.endpoint import Endpoint
@@ -41,7 +41,7 @@ FLOODS: dict[str, tuple[bytes, Callable[[], Iterator[bytes]]]] = {
 @asynccontextmanager
 async def endpoint(bounds: Bounds) -> AsyncIterator[int]:
     async with Endpoint(max_body_bytes=100_000, bounds=bounds) as server:
-        server.admit(FakeSeat(), key=KEY)
+        server.admit(FakeHandler(), key=KEY)
         yield int(server.url.rpartition(":")[2])
 
 

@@ -23,10 +23,10 @@ SMALL = {
     "logging": {"sinks": []},
 }
 EXPORTS = """
-    Agent AgentFailed AssertCase CallCase Desk Environment Episode EpisodeContext FileRefused GradeRequest InfraError
-    Json LimitHit Limits MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox SandboxSpec
-    Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError Verdict
-    evaluate hookimpl metric reward run_loop services sft tool train
+    Agent AgentContext AgentFailed AssertCase CallCase Environment Episode EpisodeContext FileRefused GradeRequest
+    InfraError Json LimitHit Limits MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox
+    SandboxSpec Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError
+    Verdict evaluate hookimpl metric reward run_loop services sft tool train
 """
 
 

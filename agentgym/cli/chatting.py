@@ -11,7 +11,7 @@ from agentgym.cli.lines import LineReader
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.policies.by_hand import HandEpisode
-from agentgym.policies.conversation import CallRefused, CallRequest, Seat
+from agentgym.policies.conversation import CallHandler, CallRefused, CallRequest
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken
@@ -74,9 +74,9 @@ TEXT            say it; a line that ends with \\ goes on in the next
 /quit           end, as does Ctrl-D
 """
 
-    def __init__(self, shell: Shell, lines: LineReader, recipe: Recipe, seat: Seat, seed: int) -> None:
+    def __init__(self, shell: Shell, lines: LineReader, recipe: Recipe, handler: CallHandler, seed: int) -> None:
         super().__init__(shell, lines, recipe, seed)
-        self._seat, self._messages, self._tries = seat, list[Message](), 0
+        self._handler, self._messages, self._tries = handler, list[Message](), 0
         self.actions |= {
             "retry": self._retry, "edit": self._edit, "answer": self._answer, "system": self._system, "new": self._new,
         }  # fmt: skip
@@ -100,7 +100,7 @@ TEXT            say it; a line that ends with \\ goes on in the next
             "seed": derive_seed(self.seed, self._tries),
         }
         request = CallRequest(messages=tuple(self._messages), max_tokens=config.max_turn_tokens, sampling=sampling)
-        answer = await self._seat.call(request)
+        answer = await self._handler.call(request)
         said: Message = {"role": "assistant", "content": answer.content}
         self._messages.append(said)
         self.screen.thought(answer.reasoning)

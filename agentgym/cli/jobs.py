@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentgym.evals.play import EvalResult
     from agentgym.planning.lengths import Turns
     from agentgym.planning.rates import Rates
-    from agentgym.policies.conversation import Seat
+    from agentgym.policies.conversation import CallHandler
     from agentgym.recipe import Recipe
     from agentgym.run.ending import TrainResult
     from agentgym.run.replay import Plan, Replay
@@ -133,14 +133,14 @@ class Jobs:
         await serve(recipe, reporter, bind=bind, model=model, key=key, registry=registry, ready=ready)
 
     @asynccontextmanager
-    async def seat(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[Seat]:
+    async def handler(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[CallHandler]:
         """Of the recipe's policy, for whoever plays with it by hand."""
         try:
-            from agentgym.run.chatting import opened_seat
+            from agentgym.run.chatting import opened_handler
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        async with opened_seat(recipe, registry, reporter) as seat:
-            yield seat
+        async with opened_handler(recipe, registry, reporter) as handler:
+            yield handler
 
     async def measure(
         self,

@@ -1,4 +1,4 @@
-"""Plays an episode with an agent's program: it asks the policy through an endpoint, and the environment by its desk."""
+"""Plays an episode with an agent program, which calls the policy at an endpoint and the environment by its context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final, NoReturn, Protocol
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Reply
 from agentgym.errors import InfraError, UserError, waited_for
-from agentgym.policies.conversation import EpisodeSeat, Seat
+from agentgym.policies.conversation import CallHandler, EpisodeHandler
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
@@ -41,7 +41,7 @@ class Door(Protocol):
     @property
     def model(self) -> str: ...
 
-    def admit(self, seat: Seat) -> str: ...
+    def admit(self, handler: CallHandler) -> str: ...
 
     def conclude(self, key: str) -> None: ...
 
@@ -65,7 +65,7 @@ class AgentPlayer(EpisodePlayer):
         return self.agent.place()
 
     async def _turns(self, runner: EpisodeRunner) -> None:
-        seat = EpisodeSeat(
+        handler = EpisodeHandler(
             self.renderer,
             self.generator,
             self.config,
@@ -74,31 +74,31 @@ class AgentPlayer(EpisodePlayer):
             activity=self.activity,
             until_s=runner.until_s,
         )
-        key = self.door.admit(seat)
-        desk = EpisodeDesk(runner, self.door, key)
-        await desk.refresh()
-        playing = asyncio.create_task(self.agent.play(desk), name=f"agent of {runner.episode.episode_id}")
-        ends = [asyncio.create_task(event.wait()) for event in (desk.over, seat.over)]
+        key = self.door.admit(handler)
+        context = PlayingContext(runner, self.door, key)
+        await context.refresh()
+        playing = asyncio.create_task(self.agent.play(context), name=f"agent of {runner.episode.episode_id}")
+        ends = [asyncio.create_task(event.wait()) for event in (context.over, handler.over)]
         try:
-            in_time = await self._wait(runner, desk, seat, playing, ends)
+            in_time = await self._wait(runner, context, handler, playing, ends)
             self.door.conclude(key)
-            if in_time and desk.failure is None and seat.broken is None:
+            if in_time and context.failure is None and handler.broken is None:
                 await asyncio.wait([playing], timeout=GRACE_S)
         finally:
-            desk.close()
+            context.close()
             runner.until_s = math.inf  # `finish` comes after it
             self.door.conclude(key)
-            seat.conclude()
+            handler.conclude()
             for task in ends:
                 task.cancel()
             await _ended(playing)
-        self._settle(runner, desk, seat, playing, in_time)
+        self._settle(runner, context, handler, playing, in_time)
 
     async def _wait(
         self,
         runner: EpisodeRunner,
-        desk: EpisodeDesk,
-        seat: EpisodeSeat,
+        context: PlayingContext,
+        handler: EpisodeHandler,
         playing: asyncio.Task[None],
         ends: Sequence[asyncio.Task[object]],
     ) -> bool:
@@ -109,7 +109,7 @@ class AgentPlayer(EpisodePlayer):
         times_s, clock_s = runner.episode.timing_s, asyncio.get_running_loop().time
         while True:
             left_s = runner.until_s + times_s.get("queue_s", 0.0) - clock_s()
-            if left_s <= 0 and not seat.in_flight and not desk.in_flight:
+            if left_s <= 0 and not handler.in_flight and not context.in_flight:
                 return False
             done, _ = await asyncio.wait(
                 [playing, *ends], timeout=max(left_s, OVERDUE_S), return_when=asyncio.FIRST_COMPLETED
@@ -118,25 +118,30 @@ class AgentPlayer(EpisodePlayer):
                 return True
 
     def _settle(
-        self, runner: EpisodeRunner, desk: EpisodeDesk, seat: EpisodeSeat, playing: asyncio.Task[None], in_time: bool
+        self,
+        runner: EpisodeRunner,
+        context: PlayingContext,
+        handler: EpisodeHandler,
+        playing: asyncio.Task[None],
+        in_time: bool,
     ) -> None:
         """Why it ended. Raises EpisodeBroken where that was not the program's doing."""
         episode = runner.episode
-        if isinstance(desk.failure, EpisodeTimeOver):
-            assert desk.failure.__cause__ is not None
-            if (cause := waited_for(desk.failure.__cause__)) is not None:
+        if isinstance(context.failure, EpisodeTimeOver):
+            assert context.failure.__cause__ is not None
+            if (cause := waited_for(context.failure.__cause__)) is not None:
                 episode.stop = Stop.TIME
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from desk.failure
+                raise EpisodeBroken.by("sandbox", cause, retry=True) from context.failure
             in_time = False
-        elif desk.failure is not None:
-            raise desk.failure
+        elif context.failure is not None:
+            raise context.failure
         if episode.stop is Stop.TIME:
-            in_time = False  # the seat met the limit first
-        elif seat.broken is not None:
-            raise seat.broken
+            in_time = False  # the handler met the limit first
+        elif handler.broken is not None:
+            raise handler.broken
         error = None if playing.cancelled() or not playing.done() else playing.exception()
         if error is not None:
-            desk.note("failure", _described(error))
+            context.note("failure", _described(error))
         if not in_time:
             self._end_at_limit(runner)
         elif episode.stop is not None:
@@ -148,7 +153,7 @@ class AgentPlayer(EpisodePlayer):
         elif error is not None:
             episode.stop, episode.outcome = Stop.AGENT, Outcome.INVALID
         else:
-            episode.stop = Stop.MAX_TURNS if desk.spent else Stop.ABANDONED
+            episode.stop = Stop.MAX_TURNS if context.spent else Stop.ABANDONED
 
     def _end_at_limit(self, runner: EpisodeRunner) -> None:
         """The program's fault, unless the environment and its sandbox took half of the time.
@@ -170,8 +175,8 @@ class AgentPlayer(EpisodePlayer):
         episode.outcome = Outcome.INVALID
 
 
-class EpisodeDesk:
-    """One episode, as its agent sees it; it implements `agentgym.Desk`.
+class PlayingContext:
+    """One episode, as its agent sees it; it implements `agentgym.AgentContext`.
 
     over: set when the episode takes nothing more from the agent. failure: what broke in a call of the agent into the
     environment. spent: the environment's last turn was taken by calls, so it takes no other.
@@ -216,7 +221,7 @@ class EpisodeDesk:
         self._tools = await self._runner.schemas() or ()
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:
-        """See `agentgym.Desk`. Calls of one of the policy's turns are one turn of the environment."""
+        """See `agentgym.AgentContext`. Calls of one of the policy's turns are one turn of the environment."""
         async with self._one_at_a_time:
             context, episode = self._runner.context, self._runner.episode
             if context.tools is None:
@@ -232,7 +237,7 @@ class EpisodeDesk:
             return "\n\n".join(message["content"] for message in reply.messages)
 
     async def answer(self, text: str) -> Reply:
-        """See `agentgym.Desk`."""
+        """See `agentgym.AgentContext`."""
         async with self._one_at_a_time:
             episode = self._runner.episode
             if self.spent:
@@ -246,7 +251,7 @@ class EpisodeDesk:
             return Reply(messages=reply.messages, done=self.over.is_set(), invalid=reply.invalid)
 
     def note(self, key: str, value: Json) -> None:
-        """See `agentgym.Desk`. Raises TypeError or ValueError for what is not JSON."""
+        """See `agentgym.AgentContext`. Raises TypeError or ValueError for what is not JSON."""
         json.dumps(value, allow_nan=False)
         notes = self._runner.episode.info.setdefault("agent", {})
         assert isinstance(notes, dict)

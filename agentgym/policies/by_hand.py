@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
-from agentgym.policies.conversation import CallAnswer, CallRequest, Seat
+from agentgym.policies.conversation import CallAnswer, CallHandler, CallRequest
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
@@ -23,13 +23,13 @@ from agentgym.utf8 import clean_text
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """What the episodes that are played by hand share. seat: the policy's; without one a person takes every turn."""
+    """What the episodes that are played by hand share. handler: the policy's; without one a person takes every turn."""
 
     environment: Environment[Any]
     scorer: Scorer
     config: RolloutConfig
     sandbox: Sandbox | None
-    seat: Seat | None = None
+    handler: CallHandler | None = None
     greedy: bool = False
 
     def sampling(self, seed: int) -> dict[str, float]:
@@ -112,7 +112,7 @@ class HandEpisode:
 
     async def ask(self) -> CallAnswer:
         """The policy takes a turn. Raises CallRefused."""
-        assert self.table.seat is not None, "there is no policy"
+        assert self.table.handler is not None, "there is no policy"
         schemas = await self.schemas() or ()
         self._tries += 1
         request = CallRequest(
@@ -121,7 +121,7 @@ class HandEpisode:
             max_tokens=self.table.config.max_turn_tokens,
             sampling=self.table.sampling(derive_seed(self.seed, len(self._said), self._tries)),
         )
-        answer = await self.table.seat.call(request)
+        answer = await self.table.handler.call(request)
         cut = Stop.TURN_TOKENS if answer.finish == "length" else None
         calls = tuple(answer.calls)
         await self.take(AgentTurn(answer.content, answer.content, calls), cut)

@@ -14,11 +14,11 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from agentgym.policies.free_seat import FreeSeat
+from agentgym.policies.call_handler import CallAnswer, CallHandler, CallRefused, CallRequest
+from agentgym.policies.free_handler import FreeHandler
 from agentgym.policies.normal_form import Heard, heard, joined, spoken_key, tools_key
 from agentgym.policies.prompting import prompt_ids, understood
 from agentgym.policies.reading import Reading, answer_of, read_turn
-from agentgym.policies.seat import CallAnswer, CallRefused, CallRequest, Seat
 from agentgym.policies.tree import Place, Spoken, Tree
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn, assistant_message
@@ -41,7 +41,7 @@ from agentgym.types import (
     Turn,
 )
 
-__all__ = ["CallAnswer", "CallRefused", "CallRequest", "EpisodeSeat", "FreeSeat", "Seat"]
+__all__ = ["CallAnswer", "CallHandler", "CallRefused", "CallRequest", "EpisodeHandler", "FreeHandler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Asked:
     left_s: float
 
 
-class EpisodeSeat:
+class EpisodeHandler:
     """The calls of one episode, several at once too, as its turns and branches.
 
     over: set once the episode takes no more calls, by a limit or by `conclude`. broken: what infrastructure broke;

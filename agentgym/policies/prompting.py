@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 
 from agentgym.errors import UserError
+from agentgym.policies.call_handler import CallRefused, CallRequest
 from agentgym.policies.normal_form import Heard, heard
-from agentgym.policies.seat import CallRefused, CallRequest
 from agentgym.policies.tree import Place
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import Schema

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from agentgym.argument_types import typed
-from agentgym.policies.seat import CallAnswer
+from agentgym.policies.call_handler import CallAnswer
 from agentgym.rollout.calls import checked
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tool_formats.thoughts import after_thoughts

@@ -12,10 +12,10 @@ from pathlib import Path
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import resolve_model
 from agentgym.policies.by_hand import Table
-from agentgym.policies.conversation import Seat
+from agentgym.policies.conversation import CallHandler
 from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import served_name
-from agentgym.policies.outside.seat import ServedSeat
+from agentgym.policies.outside.handler import ServedHandler
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.environments import build_environment
@@ -40,16 +40,16 @@ class Played:
 
 
 @asynccontextmanager
-async def opened_seat(recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[Seat]:
+async def opened_handler(recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[CallHandler]:
     """The policy of the recipe, here or behind a server. Raises UserError for one that is not there."""
     async with AsyncExitStack() as stack:
         if served_name(recipe.model.path) is not None:
             policy = open_policy(recipe, AnswerCache(None, recipe.policy.url), reporter)
             stack.push_async_callback(policy.server.close)
             reporter.note(await policy.check())
-            yield ServedSeat(policy, recipe.rollout.max_turn_tokens)
+            yield ServedHandler(policy, recipe.rollout.max_turn_tokens)
             return
-        from agentgym.policies.free_seat import FreeSeat
+        from agentgym.policies.free_handler import FreeHandler
         from agentgym.run.generation import started_generators
 
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
@@ -59,12 +59,12 @@ async def opened_seat(recipe: Recipe, registry: PluginRegistry, reporter: Report
             recipe, path, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
         )
         generator = await stack.enter_async_context(generators)
-        yield FreeSeat(renderer, generator, max_tokens=recipe.generator.max_model_len)
+        yield FreeHandler(renderer, generator, max_tokens=recipe.generator.max_model_len)
 
 
 @asynccontextmanager
 async def opened_table(
-    recipe: Recipe, seat: Seat, registry: PluginRegistry, reporter: Reporter, split: Split
+    recipe: Recipe, handler: CallHandler, registry: PluginRegistry, reporter: Reporter, split: Split
 ) -> AsyncIterator[Played]:
     """The recipe's environment with its sandbox, if some task needs one. Raises UserError."""
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
@@ -81,7 +81,7 @@ async def opened_table(
             scorer=scorer,
             config=recipe.rollout,
             sandbox=sandbox,
-            seat=seat,
+            handler=handler,
             greedy=recipe.eval.greedy,
         )
         yield Played(table=table, tasks=tasks)

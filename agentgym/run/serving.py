@@ -1,4 +1,4 @@
-"""Serves a checkpoint to whoever has the key: the endpoint, with one seat that knows of no episode."""
+"""Serves a checkpoint to whoever has the key: the endpoint, with one handler that knows of no episode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import resolve_model
-from agentgym.policies.free_seat import FreeSeat
+from agentgym.policies.free_handler import FreeHandler
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.run.generation import started_generators
@@ -57,8 +57,8 @@ async def serve(
         )
         generator = await stack.enter_async_context(generators)
         await stack.enter_async_context(endpoint)
-        seat = FreeSeat(renderer, generator, max_tokens=recipe.generator.max_model_len)
-        ready(Served(url=endpoint.url, model=model, key=endpoint.admit(seat, key=key)))
+        handler = FreeHandler(renderer, generator, max_tokens=recipe.generator.max_model_len)
+        ready(Served(url=endpoint.url, model=model, key=endpoint.admit(handler, key=key)))
         try:
             await asyncio.Event().wait()
         finally:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentgym.serve.anthropic_messages import AnthropicMessages
-from agentgym.serve.calls import CallRoute, Desk, Refused
+from agentgym.serve.calls import CallRoute, Gate, Refused
 from agentgym.serve.chat_completions import ChatCompletions, openai_failure
 from agentgym.serve.counting import CountRoute
 from agentgym.serve.dialect import Failure
@@ -21,21 +21,21 @@ from agentgym.types import Json
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/models")
 
 
-def make_app(desk: Desk, model: str) -> Starlette:
+def make_app(gate: Gate, model: str) -> Starlette:
     """model: the name under which the policy is listed; calls may name any."""
     began = int(time.time())
 
     async def models(request: Request) -> Response:
-        return await _told(desk, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
+        return await _told(gate, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
 
     async def one_model(request: Request) -> Response:
-        return await _told(desk, request, _model(request.path_params["name"], began))
+        return await _told(gate, request, _model(request.path_params["name"], began))
 
     routes = [
-        Route("/v1/chat/completions", CallRoute(desk, ChatCompletions()), methods=["POST"]),
-        Route("/v1/responses", CallRoute(desk, Responses()), methods=["POST"]),
-        Route("/v1/messages", CallRoute(desk, AnthropicMessages()), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountRoute(desk), methods=["POST"]),
+        Route("/v1/chat/completions", CallRoute(gate, ChatCompletions()), methods=["POST"]),
+        Route("/v1/responses", CallRoute(gate, Responses()), methods=["POST"]),
+        Route("/v1/messages", CallRoute(gate, AnthropicMessages()), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountRoute(gate), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
     ]
@@ -51,9 +51,9 @@ def _model(name: str, created: int) -> dict[str, Json]:
     }  # fmt: skip
 
 
-async def _told(desk: Desk, request: Request, value: Json) -> Response:
+async def _told(gate: Gate, request: Request, value: Json) -> Response:
     try:
-        desk.admitted(dict(request.scope["headers"]))
+        gate.admitted(dict(request.scope["headers"]))
     except Refused as error:
         return JSONResponse(openai_failure(error.failure), error.failure.status)
     return JSONResponse(value)

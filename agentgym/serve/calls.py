@@ -1,4 +1,4 @@
-"""One HTTP request to one call of a seat: its key, its body, its client that may go away, its answer."""
+"""One HTTP request to one call of a handler: its key, its body, its client that may go away, its answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Desk:
+class Gate:
     """What all routes share. counts: of requests, by what became of them."""
 
     keys: Keys
@@ -95,17 +95,17 @@ def _key(headers: Headers) -> str:
 class CallRoute:
     """The ASGI app of a dialect's calls."""
 
-    def __init__(self, desk: Desk, dialect: Dialect) -> None:
-        self._desk, self._dialect = desk, dialect
+    def __init__(self, gate: Gate, dialect: Dialect) -> None:
+        self._gate, self._dialect = gate, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counts, headers = self._desk.counts, dict(scope["headers"])
+        counts, headers = self._gate.counts, dict(scope["headers"])
         counts["requests"] += 1
         try:
-            admitted = self._desk.admitted(headers)
-            body = await self._desk.body(admitted, headers, receive)
+            admitted = self._gate.admitted(headers)
+            body = await self._gate.body(admitted, headers, receive)
             asked = self._dialect.read(read_json(body))
-            if admitted.concluded or self._desk.closing:
+            if admitted.concluded or self._gate.closing:
                 raise Refused(409, "ended", "the episode of this key is over")
             marked = headers.get(b"x-stainless-retry-count", b"0") != b"0"
             call, again = admitted.call(hash((scope["path"], body)), asked.request, marked=marked)
@@ -117,18 +117,18 @@ class CallRoute:
             counts["clients_gone"] += 1
             return
         counts["retries"] += again
-        await _Exchange(self._desk, self._dialect, admitted, asked, call).run(receive, send)
+        await _Exchange(self._gate, self._dialect, admitted, asked, call).run(receive, send)
 
     async def _refuse(self, failure: Failure, send: Send) -> None:
-        self._desk.counts[f"refused_{failure.status}"] += 1
+        self._gate.counts[f"refused_{failure.status}"] += 1
         await send_json(send, failure.status, self._dialect.failure(failure))
 
 
 class _Exchange:
     """A request whose call is under way."""
 
-    def __init__(self, desk: Desk, dialect: Dialect, admitted: Admitted, asked: Asked, call: Call) -> None:
-        self._desk, self._dialect, self._admitted, self._asked, self._call = desk, dialect, admitted, asked, call
+    def __init__(self, gate: Gate, dialect: Dialect, admitted: Admitted, asked: Asked, call: Call) -> None:
+        self._gate, self._dialect, self._admitted, self._asked, self._call = gate, dialect, admitted, asked, call
         self._begun = False  # an event stream, that is: the status has been sent
 
     async def run(self, receive: Receive, send: Send) -> None:
@@ -141,14 +141,14 @@ class _Exchange:
             await self._send_outcome(send)
             reached = True
         except ClientGone:
-            self._desk.counts["clients_gone"] += 1
+            self._gate.counts["clients_gone"] += 1
         finally:
             gone.cancel()
             self._admitted.retries.leave(self._call, reached=reached)
 
     async def _wait(self, gone: asyncio.Task[None], send: Send) -> None:
         """Waits until the call ends or the client disconnects; a stream is kept alive meanwhile."""
-        pause_s = self._desk.keep_alive_s if self._asked.stream else None
+        pause_s = self._gate.keep_alive_s if self._asked.stream else None
         both = (self._call.task, gone)
         while not (await asyncio.wait(both, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:
             await self._begin(send)
@@ -163,13 +163,13 @@ class _Exchange:
     async def _send_outcome(self, send: Send) -> None:
         outcome = self._outcome()
         if isinstance(outcome, Failure):
-            self._desk.counts[f"refused_{outcome.status}"] += 1
+            self._gate.counts[f"refused_{outcome.status}"] += 1
             if not self._begun:
                 await send_json(send, outcome.status, self._dialect.failure(outcome))
                 return
             body = self._dialect.failure_event(outcome)
         else:
-            self._desk.counts["answers"] += 1
+            self._gate.counts["answers"] += 1
             if not self._asked.stream:
                 await send_json(send, 200, self._dialect.answer(self._asked, outcome, self._call.made))
                 return
@@ -180,7 +180,7 @@ class _Exchange:
     def _outcome(self) -> CallAnswer | Failure:
         task = self._call.task
         if task.cancelled():
-            if self._desk.closing:
+            if self._gate.closing:
                 return Failure(status=503, kind="ended", message="the endpoint is closing")
             return Failure(status=409, kind="ended", message="the episode ended during this call")
         error = task.exception()

@@ -8,13 +8,13 @@ from starlette.types import Receive, Scope, Send
 
 from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.serve.anthropic_messages import AnthropicMessages
-from agentgym.serve.calls import ClientGone, Desk, Refused, failure_of, send_json
+from agentgym.serve.calls import ClientGone, Gate, Refused, failure_of, send_json
 from agentgym.serve.reading import read_json
 
 
 @runtime_checkable
-class CountingSeat(Protocol):
-    """A seat that knows how long a prompt will be."""
+class CountingHandler(Protocol):
+    """A handler that knows how long a prompt will be."""
 
     def count(self, request: CallRequest) -> int:
         """The tokens of the prompt that `call` would send. Raises CallRefused."""
@@ -24,18 +24,18 @@ class CountingSeat(Protocol):
 class CountRoute:
     """The ASGI app of /v1/messages/count_tokens."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk, self._dialect = desk, AnthropicMessages(counts=True)
+    def __init__(self, gate: Gate) -> None:
+        self._gate, self._dialect = gate, AnthropicMessages(counts=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = dict(scope["headers"])
-            admitted = self._desk.admitted(headers)
-            seat = admitted.seat
-            asked = self._dialect.read(read_json(await self._desk.body(admitted, headers, receive)))
-            if not isinstance(seat, CountingSeat):
+            admitted = self._gate.admitted(headers)
+            handler = admitted.handler
+            asked = self._dialect.read(read_json(await self._gate.body(admitted, headers, receive)))
+            if not isinstance(handler, CountingHandler):
                 raise Refused(404, "path", "tokens are not counted here")
-            number = seat.count(asked.request)
+            number = handler.count(asked.request)
         except (CallRefused, Refused) as error:
             failure = failure_of(error)
             await send_json(send, failure.status, self._dialect.failure(failure))

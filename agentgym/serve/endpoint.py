@@ -14,9 +14,9 @@ import uvicorn
 
 from agentgym.errors import UserError
 from agentgym.http_server import Bounds, configure
-from agentgym.policies.conversation import Seat
+from agentgym.policies.conversation import CallHandler
 from agentgym.serve.app import make_app
-from agentgym.serve.calls import Desk
+from agentgym.serve.calls import Gate
 from agentgym.serve.keys import Keys
 
 IDLE_CONNECTION_S = 3600
@@ -49,7 +49,7 @@ class Endpoint:
         self._bind, self._bounds = bind, bounds or Bounds()
         self._listener: socket.socket | None = None
         self._keys = Keys()
-        self._desk = Desk(keys=self._keys, max_body_bytes=max_body_bytes, keep_alive_s=keep_alive_s)
+        self._gate = Gate(keys=self._keys, max_body_bytes=max_body_bytes, keep_alive_s=keep_alive_s)
 
     def listen(self) -> None:
         """Take the address, before anything that takes long; clients wait until it is entered.
@@ -72,7 +72,7 @@ class Endpoint:
         self.listen()
         assert self._listener is not None
         config = configure(
-            make_app(self._desk, self.model),
+            make_app(self._gate, self.model),
             self._bounds,
             lifespan="off",
             log_config=None,
@@ -92,7 +92,7 @@ class Endpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Calls under way are cancelled, and their clients are told; no task is left."""
-        self._desk.closing = True
+        self._gate.closing = True
         running = [call.task for one in self._keys.admitted.values() for call in one.retries.running()]
         for task in running:
             task.cancel()
@@ -108,14 +108,14 @@ class Endpoint:
         await self._serving
         self.unlisten()
 
-    def admit(self, seat: Seat, *, key: str = "") -> str:
-        """The key that opens the seat's calls, and nothing else. key: instead of a random one."""
-        return self._keys.admit(seat, key)
+    def admit(self, handler: CallHandler, *, key: str = "") -> str:
+        """The key that opens the handler's calls, and nothing else. key: instead of a random one."""
+        return self._keys.admit(handler, key)
 
     def conclude(self, key: str) -> None:
         """Refuse the key's calls with 409 from now on, and cancel those under way. A second time does nothing.
 
-        Raises what the seat raised that was no refusal: a bug, which the client only knows as status 500.
+        Raises what the handler raised that was no refusal: a bug, which the client only knows as status 500.
         """
         admitted = self._keys.conclude(key)
         if admitted is not None and admitted.bug is not None:
@@ -127,7 +127,7 @@ class Endpoint:
         serve/keys and serve/calls_running are of this moment.
         """
         admitted = self._keys.admitted.values()
-        counts = {f"serve/{name}": float(number) for name, number in sorted(self._desk.counts.items())}
+        counts = {f"serve/{name}": float(number) for name, number in sorted(self._gate.counts.items())}
         running = sum(len(one.retries.running()) for one in admitted)
         return {"serve/keys": float(len(admitted)), "serve/calls_running": float(running), **counts}
 

@@ -11,9 +11,9 @@ from typing import Any
 from agentgym.rl.demonstrations import Demonstration
 from agentgym.tools import ToolCall
 from agentgym.types import Message
-from agentgym_envs.tool_use.desk import Desk, desk
 from agentgym_envs.tool_use.drawing import Question, draw, new_worlds
 from agentgym_envs.tool_use.environment import call_message
+from agentgym_envs.tool_use.offered_tools import OfferedTools, offered_tools
 from agentgym_envs.tool_use.plans import Plan
 from agentgym_envs.tool_use.requests import CANNOT, SYSTEM, final, question
 from agentgym_envs.tool_use.worlds import BUSY, TOOLS, WORLDS
@@ -69,13 +69,13 @@ def conversation(drawn: Question, name: str, config: ToolDemonstrationConfig) ->
     told: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": drawn.text}]
     player = _Player(
         plan=plan,
-        desk=desk(plan.offered, new_worlds(plan), needed=()),
+        tools=offered_tools(plan.offered, new_worlds(plan), needed=()),
         rng=random.Random(f"{name}/mistakes"),
         config=config,
         told=told,
     )
     player.play()
-    return Demonstration(name=name, messages=tuple(told), tools=tuple(player.desk.schemas()))
+    return Demonstration(name=name, messages=tuple(told), tools=tuple(player.tools.schemas()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class _Player:
     """Plays one plan; `told` is the conversation so far."""
 
     plan: Plan
-    desk: Desk
+    tools: OfferedTools
     rng: random.Random
     config: ToolDemonstrationConfig
     told: list[Message]
@@ -136,7 +136,7 @@ class _Player:
         self.num_calls += 1
         call_id = f"call{self.num_calls:05d}"
         self.told.append(call_message(tool, dict(arguments), call_id))
-        result = _now(self.desk.call(ToolCall(tool, dict(arguments), call_id)))
+        result = _now(self.tools.call(ToolCall(tool, dict(arguments), call_id)))
         self.told.append({"role": "tool", "name": tool, "content": result.text, "tool_call_id": call_id})
         figures = re.findall(r"[a-z] ([0-9]+)", result.text)
         if tool == meant or result.error:

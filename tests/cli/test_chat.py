@@ -66,7 +66,7 @@ class Adding(Environment[Counter]):
         return float(episode.success)
 
 
-class FakeSeat:
+class FakeHandler:
     """Answers in turn; a text, a call, or a refusal."""
 
     def __init__(self, *says: str | ToolCall | CallRefused) -> None:
@@ -86,32 +86,32 @@ class FakeSeat:
 RECIPE = Recipe(env=EnvConfig(name="adding"))
 
 
-async def _play(shell: JobShell, lines: LineReader, seat: FakeSeat, plain: bool) -> Adding:
+async def _play(shell: JobShell, lines: LineReader, handler: FakeHandler, plain: bool) -> Adding:
     environment = Adding()
     if plain:
-        await PlainChat(shell, lines, RECIPE, seat, 0).run()
+        await PlainChat(shell, lines, RECIPE, handler, 0).run()
         return environment
     async with Scorer.of(environment, PluginRegistry([])) as scorer:
-        table = Table(environment=environment, scorer=scorer, config=RolloutConfig(), sandbox=None, seat=seat)
+        table = Table(environment=environment, scorer=scorer, config=RolloutConfig(), sandbox=None, handler=handler)
         played = Played(table=table, tasks=list(environment.tasks("test")))
         await EnvironmentChat(shell, lines, RECIPE, played, 0).run(1)
     return environment
 
 
-def by_pipe(typed: str, seat: FakeSeat, *, plain: bool = False) -> tuple[str, Adding]:
+def by_pipe(typed: str, handler: FakeHandler, *, plain: bool = False) -> tuple[str, Adding]:
     reads, writes = os.pipe()
     os.write(writes, typed.encode())
     os.close(writes)
     out = io.StringIO()
     shell = JobShell(out=out, err=out, jobs=lambda: None, plugins=lambda disabled=(): PluginRegistry([]))  # type: ignore[arg-type, return-value]
     with os.fdopen(reads) as source:
-        environment = asyncio.run(_play(shell, LineReader(source), seat, plain))
+        environment = asyncio.run(_play(shell, LineReader(source), handler, plain))
     return out.getvalue(), environment
 
 
 def test_the_policy_takes_turns_and_the_episode_is_scored() -> None:
-    seat = FakeSeat(ToolCall("add", {"number": 4}), "4")
-    out, _ = by_pipe("\n\n", seat)
+    handler = FakeHandler(ToolCall("add", {"number": 4}), "4")
+    out, _ = by_pipe("\n\n", handler)
     assert "task 1 of 3: add-1" in out and "begin with 1" in out and "add(number): Add a number." in out
     assert (
         'calls add {"number": 4}' in out
@@ -119,15 +119,15 @@ def test_the_policy_takes_turns_and_the_episode_is_scored() -> None:
         and "success" in out
         and "reward               1" in out
     )
-    assert [message["role"] for message in seat.asked[1].messages] == ["user", "assistant", "tool"]
-    assert seat.asked[0].tools[0]["function"]["name"] == "add"  # type: ignore[index, call-overload]
+    assert [message["role"] for message in handler.asked[1].messages] == ["user", "assistant", "tool"]
+    assert handler.asked[0].tools[0]["function"]["name"] == "add"  # type: ignore[index, call-overload]
     assert "\x1b" not in out and "> " not in out.replace("-> ", "")  # nobody is there to be prompted
 
 
 def test_a_person_answers_in_the_policys_place_and_calls_its_tools() -> None:
-    out, _ = by_pipe('/call add {"number": 2}\n/call add {"number": 3}\n5\n', seat := FakeSeat("unused"))
-    assert "is over: done, scored, success" in out and seat.asked == []
-    out, _ = by_pipe("/call ad {}\n/call add [1]\n/call add {\n/frob\n/task x\n/task 9\n/back\n", FakeSeat("-"))
+    out, _ = by_pipe('/call add {"number": 2}\n/call add {"number": 3}\n5\n', handler := FakeHandler("unused"))
+    assert "is over: done, scored, success" in out and handler.asked == []
+    out, _ = by_pipe("/call ad {}\n/call add [1]\n/call add {\n/frob\n/task x\n/task 9\n/back\n", FakeHandler("-"))
     for expected in (
         "Did you mean 'add'", "not a JSON object", "is not JSON", "there is no /frob", "not the number", "0 to 2",
         "no turn to take back",
@@ -137,39 +137,39 @@ def test_a_person_answers_in_the_policys_place_and_calls_its_tools() -> None:
 
 def test_a_turn_that_is_taken_back_never_happened() -> None:
     """The environment is played again without it, and the policy samples with another seed."""
-    seat = FakeSeat(ToolCall("add", {"number": 4}), "9", "4")
-    out, environment = by_pipe("\n\n/retry\n", seat)
+    handler = FakeHandler(ToolCall("add", {"number": 4}), "9", "4")
+    out, environment = by_pipe("\n\n/retry\n", handler)
     assert "no success" in out and out.rstrip().splitlines()[-3].endswith("1") and environment.started == 2
-    assert seat.asked[1].messages == seat.asked[2].messages
-    assert seat.asked[1].sampling["seed"] != seat.asked[2].sampling["seed"]
+    assert handler.asked[1].messages == handler.asked[2].messages
+    assert handler.asked[1].sampling["seed"] != handler.asked[2].sampling["seed"]
 
 
 def test_what_the_environment_said_can_be_changed_and_stays_changed() -> None:
-    seat = FakeSeat("well", "so", "0")
-    out, _ = by_pipe("/edit begin anew\n\n/edit go on\n\n/back\n\n", seat)
-    first, second, again = ([m["content"] for m in asked.messages] for asked in seat.asked)
+    handler = FakeHandler("well", "so", "0")
+    out, _ = by_pipe("/edit begin anew\n\n/edit go on\n\n/back\n\n", handler)
+    first, second, again = ([m["content"] for m in asked.messages] for asked in handler.asked)
     assert first == ["begin anew"] and second == ["begin anew", "well", "go on"] == again
     assert "success" in out
-    out, _ = by_pipe("0\n/edit too late\n/next\n/edit ok\n", FakeSeat("-"))
+    out, _ = by_pipe("0\n/edit too late\n/next\n/edit ok\n", FakeHandler("-"))
     assert "the last message is not the environment's" in out and "task 2 of 3" in out and "user      ok" in out
 
 
 def test_what_a_policy_writes_does_nothing_to_the_terminal() -> None:
-    out, _ = by_pipe("\n", FakeSeat("\x1b[2Jgone"))
+    out, _ = by_pipe("\n", FakeHandler("\x1b[2Jgone"))
     assert "\\x1b[2Jgone" in out and "\x1b" not in out
 
 
 def test_a_refused_call_is_said_and_ends_nothing() -> None:
     refused = CallRefused("context_length", "the prompt has 9000 tokens")
-    out, _ = by_pipe("\n\n", FakeSeat(refused, "0"))
+    out, _ = by_pipe("\n\n", FakeHandler(refused, "0"))
     assert "9000 tokens" in out and "is over: done" in out
 
 
 def test_a_plain_chat_retries_edits_and_begins_anew() -> None:
-    seat = FakeSeat("one", "two", "three", "four")
+    handler = FakeHandler("one", "two", "three", "four")
     typed = "/system be short\nhello\\\nthere\n/retry\n/edit bye\n/new\nagain\n"
-    out, _ = by_pipe(typed, seat, plain=True)
-    said = [[m["content"] for m in asked.messages] for asked in seat.asked]
+    out, _ = by_pipe(typed, handler, plain=True)
+    said = [[m["content"] for m in asked.messages] for asked in handler.asked]
     assert said == [["be short", "hello\nthere"]] * 2 + [["be short", "bye"], ["be short", "again"]]
     assert "four" in out
 
@@ -183,7 +183,7 @@ def test_a_person_at_a_terminal_is_prompted_and_ends_with_ctrl_d() -> None:
     async def main() -> str:
         read = bytearray()
         with os.fdopen(terminal) as source:
-            playing = asyncio.create_task(_play(shell, LineReader(source), FakeSeat("1"), False))
+            playing = asyncio.create_task(_play(shell, LineReader(source), FakeHandler("1"), False))
             loop, prompted = asyncio.get_running_loop(), asyncio.Queue[None]()
 
             def more() -> None:
@@ -210,7 +210,7 @@ class Waiting:
     """Jobs whose engine never starts; a person presses Ctrl-C."""
 
     @asynccontextmanager
-    async def seat(self, *given: object) -> AsyncIterator[None]:
+    async def handler(self, *given: object) -> AsyncIterator[None]:
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
         yield

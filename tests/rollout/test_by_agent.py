@@ -73,37 +73,37 @@ class CountThenYes(Environment[Counter]):
 
 @dataclass
 class Hall:
-    """A door without a server: the agents of these tests call their seats directly."""
+    """A door without a server: the agents of these tests call their handlers directly."""
 
     url: str = "http://nowhere"
     model: str = "policy"
-    seats: dict = field(default_factory=dict)
+    handlers: dict = field(default_factory=dict)
     concluded: list = field(default_factory=list)
 
-    def admit(self, seat):
-        key = f"key{len(self.seats)}"
-        self.seats[key] = seat
+    def admit(self, handler):
+        key = f"key{len(self.handlers)}"
+        self.handlers[key] = handler
         return key
 
     def conclude(self, key):
         if key not in self.concluded:
             self.concluded.append(key)
 
-    async def ask(self, desk):
+    async def ask(self, context):
         """One call of the policy, as a program makes it."""
-        if desk.key in self.concluded:
+        if context.key in self.concluded:
             raise CallRefused("ended", "over")
-        return (await self.seats[desk.key].call(CallRequest(messages=desk.messages))).content
+        return (await self.handlers[context.key].call(CallRequest(messages=context.messages))).content
 
 
 @pytest.fixture
 def play(tokenizer, speaking):
-    """play(program, *says): the episode that an async function of (desk, hall) plays."""
+    """play(program, *says): the episode that an async function of (context, hall) plays."""
 
     def run(program, *says, hangs=False, **config):
         class Program(Agent):
-            async def play(self, desk):
-                await program(desk, run.hall)
+            async def play(self, context):
+                await program(context, run.hall)
 
         run.hall, run.environment = Hall(), CountThenYes(hangs)
         run.generator = speaking(*(says or ("yes",)))
@@ -128,7 +128,7 @@ def play(tokenizer, speaking):
 
         episode = run_fast(main())
         assert run.environment.finished == episode.retries + 1
-        assert sorted(run.hall.concluded) == sorted(run.hall.seats)  # no key outlives its episode
+        assert sorted(run.hall.concluded) == sorted(run.hall.handlers)  # no key outlives its episode
         return episode
 
     return run
@@ -139,12 +139,12 @@ def failure(episode):
 
 
 def test_a_program_plays_with_the_policys_words_and_the_environments_tools(play):
-    async def program(desk, hall):
-        assert [tool["function"]["name"] for tool in desk.tools] == ["add"]
-        assert await desk.call_tool("add", {"by": 2}) == "2"
-        reply = await desk.answer(await hall.ask(desk))
+    async def program(context, hall):
+        assert [tool["function"]["name"] for tool in context.tools] == ["add"]
+        assert await context.call_tool("add", {"by": 2}) == "2"
+        reply = await context.answer(await hall.ask(context))
         assert reply.done
-        desk.note("exit", 0)
+        context.note("exit", 0)
 
     episode = play(program, "yes")
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.DONE, Outcome.SCORED, 1.0)
@@ -155,50 +155,50 @@ def test_a_program_plays_with_the_policys_words_and_the_environments_tools(play)
 
 
 def test_the_calls_of_one_of_the_policys_turns_are_one_turn_of_the_environment(play):
-    async def program(desk, hall):
+    async def program(context, hall):
         for _ in range(2):
-            await hall.ask(desk)
-            await desk.call_tool("add", {"by": 1})
-            await desk.call_tool("add", {"by": 0})
-        await desk.answer("yes")
+            await hall.ask(context)
+            await context.call_tool("add", {"by": 1})
+            await context.call_tool("add", {"by": 0})
+        await context.answer("yes")
 
     assert play(program).stop is Stop.DONE
     assert play.environment.turns == [1, 1, 2, 2]
 
 
 def test_a_wrong_call_is_told_to_the_program(play):
-    async def program(desk, hall):
-        assert "no tool 'ad'" in await desk.call_tool("ad", {})
-        assert "by" in await desk.call_tool("add", {})
-        await desk.answer("yes")
+    async def program(context, hall):
+        assert "no tool 'ad'" in await context.call_tool("ad", {})
+        assert "by" in await context.call_tool("add", {})
+        await context.answer("yes")
 
     assert [trace.error for trace in play(program).tool_calls] == ["unknown_tool", "arguments"]
 
 
 def test_the_environments_turns_end_the_episode_of_a_program_that_goes_on(play):
-    async def program(desk, hall):
+    async def program(context, hall):
         while True:
-            await hall.ask(desk)
-            await desk.call_tool("add", {"by": 1})
+            await hall.ask(context)
+            await context.call_tool("add", {"by": 1})
 
     episode = play(program)
     assert (episode.stop, episode.outcome, len(episode.tool_calls)) == (Stop.MAX_TURNS, Outcome.SCORED, 3)
 
 
 def test_answers_use_up_the_environments_turns_too(play):
-    async def program(desk, hall):
-        while not (await desk.answer("no")).done:
+    async def program(context, hall):
+        while not (await context.answer("no")).done:
             pass
-        await desk.answer("no more is taken")
+        await context.answer("no more is taken")
 
     episode = play(program)
     assert (episode.stop, len(episode.messages)) == (Stop.MAX_TURNS, 7)
 
 
 def test_a_call_that_ends_the_episode_ends_it_for_the_program(play):
-    async def program(desk, hall):
-        await desk.call_tool("add", {"by": 100})
-        await desk.call_tool("add", {"by": 1})
+    async def program(context, hall):
+        await context.call_tool("add", {"by": 100})
+        await context.call_tool("add", {"by": 1})
         raise AssertionError("unreachable")
 
     episode = play(program)
@@ -206,16 +206,16 @@ def test_a_call_that_ends_the_episode_ends_it_for_the_program(play):
 
 
 def test_an_invalid_answer_earns_the_floor(play):
-    async def program(desk, hall):
-        assert (await desk.answer("bad")).invalid
+    async def program(context, hall):
+        assert (await context.answer("bad")).invalid
 
     episode = play(program)
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.DONE, Outcome.INVALID, -1.0)
 
 
 def test_a_program_that_ends_first_abandons_the_episode_which_is_scored_as_it_is(play):
-    async def program(desk, hall):
-        await hall.ask(desk)
+    async def program(context, hall):
+        await hall.ask(context)
 
     episode = play(program)
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.ABANDONED, Outcome.SCORED, 0.0)
@@ -223,9 +223,9 @@ def test_a_program_that_ends_first_abandons_the_episode_which_is_scored_as_it_is
 
 @pytest.mark.parametrize("error", [AgentFailed("exit", "it exited with 3"), KeyError("a bug of the program")])
 def test_a_program_that_fails_is_its_episodes_own_outcome(play, error):
-    async def program(desk, hall):
-        desk.note("output", "its last words")
-        await hall.ask(desk)
+    async def program(context, hall):
+        context.note("output", "its last words")
+        await hall.ask(context)
         raise error
 
     episode = play(program)
@@ -235,9 +235,9 @@ def test_a_program_that_fails_is_its_episodes_own_outcome(play, error):
 
 
 def test_a_program_that_fails_after_the_end_changes_nothing(play):
-    async def program(desk, hall):
-        await desk.call_tool("add", {"by": 2})
-        await desk.answer("yes")
+    async def program(context, hall):
+        await context.call_tool("add", {"by": 2})
+        await context.answer("yes")
         raise KeyError("late")
 
     episode = play(program)
@@ -247,13 +247,13 @@ def test_a_program_that_fails_after_the_end_changes_nothing(play):
 def test_a_program_that_hangs_is_cancelled_when_the_episodes_time_is_over(play):
     ended = []
 
-    async def program(desk, hall):
-        assert desk.time_s == pytest.approx(9)
-        await hall.ask(desk)
+    async def program(context, hall):
+        assert context.time_s == pytest.approx(9)
+        await hall.ask(context)
         try:
             await asyncio.Event().wait()
         finally:
-            desk.note("output", "killed")
+            context.note("output", "killed")
             ended.append(True)
 
     episode = play(program, episode_time_s=9)
@@ -266,10 +266,10 @@ def test_a_program_that_hangs_is_cancelled_when_the_episodes_time_is_over(play):
 def test_a_program_that_waited_for_a_slow_engine_reached_a_limit_of_the_machine(play, delay_s, limit):
     """Half of the time is the measure: 8 of 9 s are the engine's, or 7 of 20."""
 
-    async def program(desk, hall):
+    async def program(context, hall):
         play.generator.delay_s = delay_s
         for _ in range(2 if delay_s < 5 else 1):
-            await hall.ask(desk)
+            await hall.ask(context)
         await asyncio.Event().wait()
 
     episode = play(program, episode_time_s=9 if delay_s < 5 else 20)
@@ -277,8 +277,8 @@ def test_a_program_that_waited_for_a_slow_engine_reached_a_limit_of_the_machine(
 
 
 def test_a_program_that_does_not_end_with_its_episode_is_given_a_moment_and_cancelled(play):
-    async def program(desk, hall):
-        await desk.answer("yes")
+    async def program(context, hall):
+        await context.answer("yes")
         await asyncio.Event().wait()
 
     episode = play(program)
@@ -286,8 +286,8 @@ def test_a_program_that_does_not_end_with_its_episode_is_given_a_moment_and_canc
 
 
 def test_an_environment_that_hangs_is_not_the_programs_fault(play):
-    async def program(desk, hall):
-        await desk.call_tool("add", {"by": 2})
+    async def program(context, hall):
+        await context.call_tool("add", {"by": 2})
 
     episode = play(program, hangs=True, episode_time_s=9)
     assert (episode.outcome, episode.stop, episode.error.source) == (Outcome.INFRA_ERROR, Stop.TIME, "episode")
@@ -295,9 +295,9 @@ def test_an_environment_that_hangs_is_not_the_programs_fault(play):
 
 
 def test_an_environment_that_breaks_is_not_the_programs_fault_even_if_that_would_go_on(play):
-    async def program(desk, hall):
+    async def program(context, hall):
         try:
-            await desk.answer("crash")
+            await context.answer("crash")
         except Exception:
             pytest.fail("the program must not see it")
 
@@ -306,8 +306,8 @@ def test_an_environment_that_breaks_is_not_the_programs_fault_even_if_that_would
 
 
 def test_a_generator_that_breaks_is_not_the_programs_fault_though_it_dies_of_it(play):
-    async def program(desk, hall):
-        await hall.ask(desk)
+    async def program(context, hall):
+        await hall.ask(context)
 
     episode = play(program, InfraError("no replica"), "yes")
     assert (episode.retries, episode.stop, episode.error) == (1, Stop.ABANDONED, None)
@@ -316,45 +316,45 @@ def test_a_generator_that_breaks_is_not_the_programs_fault_though_it_dies_of_it(
 
 
 def test_what_broke_around_a_program_is_retried(play):
-    async def program(desk, hall):
-        if len(hall.seats) == 1:
+    async def program(context, hall):
+        if len(hall.handlers) == 1:
             raise InfraError("no process could be started")
-        await desk.answer("yes")
+        await context.answer("yes")
 
     episode = play(program)
     assert (episode.retries, episode.stop) == (1, Stop.DONE)
 
 
 def test_a_turn_that_is_cut_ends_the_episode_as_in_the_built_in_loop(play):
-    async def program(desk, hall):
-        await hall.ask(desk)
-        await desk.answer("yes")
+    async def program(context, hall):
+        await hall.ask(context)
+        await context.answer("yes")
 
     episode = play(program, "a word that is too long", max_turn_tokens=4)
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.TURN_TOKENS, Outcome.INVALID, -1.0)
 
 
 def test_what_is_answered_when_the_policys_tokens_are_used_up_still_counts(play):
-    async def program(desk, hall):
-        await desk.call_tool("add", {"by": 2})
-        await hall.ask(desk)
-        await desk.answer("yes")
+    async def program(context, hall):
+        await context.call_tool("add", {"by": 2})
+        await hall.ask(context)
+        await context.answer("yes")
 
     episode = play(program, "a word that is too long", max_turn_tokens=4, cut_turns="score")
     assert (episode.stop, episode.outcome, episode.reward) == (Stop.TURN_TOKENS, Outcome.SCORED, 1.0)
 
 
 def test_a_note_is_json(play):
-    async def program(desk, hall):
+    async def program(context, hall):
         with pytest.raises(TypeError):
-            desk.note("files", {1, 2})
-        await desk.answer("yes")
+            context.note("files", {1, 2})
+        await context.answer("yes")
 
     assert "agent" not in play(program).info
 
 
 def test_a_program_that_never_asks_the_policy_ends_the_run(play):
-    async def program(desk, hall):
+    async def program(context, hall):
         raise AgentFailed("exit", "no module named agents")
 
     episode, monitor = play(program), InfraMonitor(0.25, at_least=3)
@@ -365,8 +365,8 @@ def test_a_program_that_never_asks_the_policy_ends_the_run(play):
 
 
 def test_a_program_that_always_fails_leaves_nothing_to_learn_which_is_no_good_end(play):
-    async def program(desk, hall):
-        await hall.ask(desk)
+    async def program(context, hall):
+        await hall.ask(context)
         raise AgentFailed("exit", "why")
 
     group = Group(group_id=0, task=TASK, start_version=0, episodes=[play(program)])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym.policies.conversation import CallAnswer, CallRequest, EpisodeSeat
+from agentgym.policies.conversation import CallAnswer, CallRequest, EpisodeHandler
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.config import RolloutConfig
 from agentgym.text.chat import ChatRenderer
@@ -107,7 +107,7 @@ class Play:
         self.engine = Engine(self.tokenizer)
         config = RolloutConfig(max_turn_tokens=10**6, max_episode_tokens=10**7)
         self.episode = Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=1)
-        self.seat = EpisodeSeat(self.renderer, self.engine, config, self.episode)
+        self.handler = EpisodeHandler(self.renderer, self.engine, config, self.episode)
         self.talks: list[Root] = [(True, (Said("system", "s"), Said("user", "u")))]
         self.known: dict[Root, tuple[int, ...]] = {}  # a path that ends with a sampled turn -> its ids
         self.words = 0
@@ -155,7 +155,7 @@ class Play:
     async def call(self, root: Root, vary: int, *, max_tokens: int | None = None) -> CallAnswer:
         sent = self.sent(root[1], vary)
         request = CallRequest(messages=tuple(sent), tools=TOOLS if root[0] else (), max_tokens=max_tokens)
-        return await self.seat.call(request)
+        return await self.handler.call(request)
 
     def note(self, root: Root, answer: CallAnswer, number: int) -> Root:
         """What the agent and the books make of an answer."""

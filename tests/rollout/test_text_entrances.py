@@ -164,19 +164,21 @@ def agents_program(text: str) -> Any:
     class Hall:
         url, model = "http://nowhere", "policy"
 
-        def admit(self, seat: Any) -> str:
-            self.seat = seat
+        def admit(self, handler: Any) -> str:
+            self.handler = handler
             return "key"
 
         def conclude(self, key: str) -> None: ...
 
     class Program(Agent):
-        async def play(self, desk: Any) -> None:
-            seen.append([desk.messages, desk.tools, await desk.call_tool("t", {text: [text]})])
-            request = CallRequest(messages=({"role": "user", "content": text},), tools=tuple(desk.tools), stop=(text,))
-            seen.append([request, await hall.seat.call(request)])
-            seen.append(await desk.answer(text))
-            desk.note(text, {text: text})
+        async def play(self, context: Any) -> None:
+            seen.append([context.messages, context.tools, await context.call_tool("t", {text: [text]})])
+            request = CallRequest(
+                messages=({"role": "user", "content": text},), tools=tuple(context.tools), stop=(text,)
+            )
+            seen.append([request, await hall.handler.call(request)])
+            seen.append(await context.answer(text))
+            context.note(text, {text: text})
             raise AgentFailed("exit", text)
 
     tokenizer, hall = CharacterTokenizer(), Hall()

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import psutil
 import pytest
-from seats import FakeSeat
+from handlers import FakeHandler
 from test_session_network import value
 
 from agentgym.sandbox import RunStatus
@@ -43,8 +43,8 @@ GROWTH_BYTES = 5_000_000
 @pytest.mark.asyncio(loop_scope="session")
 async def test_header_lines_without_end_from_a_session_fill_nothing_and_stop_nobody(docker: DockerBackend) -> None:
     async with Endpoint() as endpoint, docker.session() as session:
-        seat = FakeSeat()
-        headers = {"x-api-key": endpoint.admit(seat)}
+        handler = FakeHandler()
+        headers = {"x-api-key": endpoint.admit(handler)}
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         assert (await session.run(STORM)).status is RunStatus.OK
         port = await session.forward(endpoint.url)
@@ -56,7 +56,7 @@ async def test_header_lines_without_end_from_a_session_fill_nothing_and_stop_nob
                 while not storm.done():
                     answer = await client.post("/v1/chat/completions", json=body)
                     assert answer.status_code == 200
-                    seat.requests.clear()
+                    handler.requests.clear()
                     num_answered += not storm.done()
                     sizes.append(psutil.Process().memory_info().rss)
                 num_opened = await storm

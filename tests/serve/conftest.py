@@ -1,4 +1,4 @@
-"""An endpoint, a seat at it, and clients with keys."""
+"""An endpoint, a handler behind it, and clients with keys."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 import pytest_asyncio
-from seats import FakeSeat
+from handlers import FakeHandler
 
 from agentgym.serve.endpoint import Endpoint
 
 
 @pytest.fixture
-def seat() -> FakeSeat:
-    return FakeSeat()
+def handler() -> FakeHandler:
+    return FakeHandler()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -39,5 +39,5 @@ async def connect(endpoint) -> AsyncIterator[Callable[[str], httpx.AsyncClient]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(endpoint, connect, seat) -> httpx.AsyncClient:
-    return connect(endpoint.admit(seat))
+async def client(endpoint, connect, handler) -> httpx.AsyncClient:
+    return connect(endpoint.admit(handler))

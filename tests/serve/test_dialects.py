@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from handlers import CALLS, said
 from hypothesis import given
 from hypothesis import strategies as st
-from seats import CALLS, said
 
 from agentgym.policies.conversation import CallRefused
 from agentgym.serve.anthropic_messages import AnthropicMessages

@@ -11,7 +11,7 @@ import socket
 
 import httpx
 import pytest
-from seats import FakeSeat, said
+from handlers import FakeHandler, said
 
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
@@ -38,33 +38,33 @@ def told(answer: httpx.Response) -> dict:
 
 
 @PATHS
-async def test_a_key_opens_its_own_seat_and_no_key_or_another_opens_nothing(path, endpoint, connect) -> None:
-    seats = [FakeSeat(said(text)) for text in ("one", "two")]
-    for seat in seats:
-        answer = await connect(endpoint.admit(seat)).post(path, json=BODIES[path])
-        assert seat.says.content in answer.text
-    by_header = await connect("").post(path, json=BODIES[path], headers={"x-api-key": endpoint.admit(seats[0])})
+async def test_a_key_opens_its_own_handler_and_no_key_or_another_opens_nothing(path, endpoint, connect) -> None:
+    handlers = [FakeHandler(said(text)) for text in ("one", "two")]
+    for handler in handlers:
+        answer = await connect(endpoint.admit(handler)).post(path, json=BODIES[path])
+        assert handler.says.content in answer.text
+    by_header = await connect("").post(path, json=BODIES[path], headers={"x-api-key": endpoint.admit(handlers[0])})
     assert by_header.status_code == 200
     for key in ("", "sk-guessed"):
         assert (await connect(key).post(path, json=BODIES[path])).status_code == 401
-    assert [len(seat.requests) for seat in seats] == [2, 1]
+    assert [len(handler.requests) for handler in handlers] == [2, 1]
 
 
 @PATHS
-async def test_a_concluded_key_is_refused_and_what_is_under_way_is_cancelled(path, endpoint, connect, seat) -> None:
-    key = endpoint.admit(seat)
+async def test_a_concluded_key_is_refused_and_what_is_under_way_is_cancelled(path, endpoint, connect, handler) -> None:
+    key = endpoint.admit(handler)
     client = connect(key)
-    seat.gate.clear()
+    handler.gate.clear()
     waiting = asyncio.create_task(client.post(path, json=BODIES[path]))
-    await seat.called.acquire()
+    await handler.called.acquire()
     endpoint.conclude(key)
     endpoint.conclude(key)
     answer = await waiting
     assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
-    assert seat.cancelled.is_set()
+    assert handler.cancelled.is_set()
     assert (await client.post(path, json=BODIES[path])).status_code == 409
     assert (await client.get("/v1/models")).status_code == 409
-    assert len(seat.requests) == 1
+    assert len(handler.requests) == 1
 
 
 @PATHS
@@ -78,16 +78,18 @@ async def test_a_concluded_key_is_refused_and_what_is_under_way_is_cancelled(pat
         (InfraError("no generator answers"), 503, "generator"),
     ],
 )
-async def test_a_refused_call_has_its_status_streamed_or_not(path, error, status, words, client, seat) -> None:
-    seat.says = error
+async def test_a_refused_call_has_its_status_streamed_or_not(path, error, status, words, client, handler) -> None:
+    handler.says = error
     for stream in (False, True):
         answer = await client.post(path, json={**BODIES[path], "stream": stream})
         assert answer.status_code == status and words in told(answer)["message"]
 
 
-async def test_a_bug_of_the_seat_is_no_answer_and_comes_out_where_the_key_is_concluded(endpoint, connect, seat) -> None:
-    seat.says = ZeroDivisionError("secret")
-    key = endpoint.admit(seat)
+async def test_a_bug_of_the_handler_is_no_answer_and_comes_out_where_the_key_is_concluded(
+    endpoint, connect, handler
+) -> None:
+    handler.says = ZeroDivisionError("secret")
+    key = endpoint.admit(handler)
     answer = await connect(key).post(CHAT, json=BODIES[CHAT])
     assert answer.status_code == 500 and "secret" not in answer.text
     with pytest.raises(ZeroDivisionError):
@@ -95,38 +97,38 @@ async def test_a_bug_of_the_seat_is_no_answer_and_comes_out_where_the_key_is_con
 
 
 @PATHS
-async def test_a_stream_that_waits_is_kept_alive_and_then_ends_with_the_whole_turn(path, client, seat) -> None:
-    seat.gate.clear()
+async def test_a_stream_that_waits_is_kept_alive_and_then_ends_with_the_whole_turn(path, client, handler) -> None:
+    handler.gate.clear()
     pieces = []
     async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
         async for piece in answer.aiter_text():
             pieces.append(piece)
-            seat.gate.set()  # the first comment came before there was an answer
+            handler.gate.set()  # the first comment came before there was an answer
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert pieces[0].startswith(": keep-alive\n\n")
     assert "hello" in "".join(pieces[1:])
 
 
 @PATHS
-async def test_an_error_after_a_streams_beginning_is_its_last_event(path, client, seat) -> None:
-    seat.gate.clear()
-    seat.says = CallRefused("context_length", "12 tokens")
+async def test_an_error_after_a_streams_beginning_is_its_last_event(path, client, handler) -> None:
+    handler.gate.clear()
+    handler.says = CallRefused("context_length", "12 tokens")
     text = ""
     async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
         async for piece in answer.aiter_text():
             text += piece
-            seat.gate.set()
+            handler.gate.set()
     assert answer.status_code == 200 and "context_length_exceeded" in text
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_its_call(stream, client, seat, endpoint) -> None:
-    seat.gate.clear()
+async def test_a_client_that_goes_away_cancels_its_call(stream, client, handler, endpoint) -> None:
+    handler.gate.clear()
     waiting = asyncio.create_task(client.post(CHAT, json={**BODIES[CHAT], "stream": stream}))
-    await seat.called.acquire()
+    await handler.called.acquire()
     waiting.cancel()
-    await asyncio.wait_for(seat.cancelled.wait(), 60)
-    assert seat.num_recorded == 0 and endpoint.metrics()["serve/calls_running"] == 0
+    await asyncio.wait_for(handler.cancelled.wait(), 60)
+    assert handler.num_recorded == 0 and endpoint.metrics()["serve/calls_running"] == 0
 
 
 @pytest.mark.parametrize(
@@ -143,11 +145,11 @@ async def test_a_client_that_goes_away_cancels_its_call(stream, client, seat, en
         (b"{}", {"content-encoding": "gzip"}, 415),
     ],
 )
-async def test_a_body_that_is_no_request_is_refused(body, headers, status, client, seat) -> None:
+async def test_a_body_that_is_no_request_is_refused(body, headers, status, client, handler) -> None:
     for path in BODIES:
         answer = await client.post(path, content=body, headers=headers)
         assert answer.status_code == status and told(answer)["message"]
-    assert seat.requests == []
+    assert handler.requests == []
 
 
 async def test_a_body_without_an_end_is_cut_off(client) -> None:
@@ -162,16 +164,16 @@ async def test_a_body_without_an_end_is_cut_off(client) -> None:
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}", b"0.5"])
-async def test_a_body_of_many_small_values_is_refused_before_it_is_read(one: bytes, seat) -> None:
+async def test_a_body_of_many_small_values_is_refused_before_it_is_read(one: bytes, handler) -> None:
     async with Endpoint() as endpoint:
         body = b'{"messages": [' + b",".join([one] * 1_000_000) + b"]}"
-        headers = {"x-api-key": endpoint.admit(seat)}
+        headers = {"x-api-key": endpoint.admit(handler)}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, verify=False) as client:
             answer = await client.post(CHAT, content=body)
             assert answer.status_code == 400 and "more than 500000 values" in told(answer)["message"]
 
 
-async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint, connect, seat, client) -> None:
+async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint, connect, handler, client) -> None:
     held = asyncio.Event()
 
     async def slow():
@@ -179,7 +181,7 @@ async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint
         await held.wait()
         yield json.dumps(BODIES[CHAT]).encode()
 
-    key = endpoint.admit(seat)
+    key = endpoint.admit(handler)
     first = asyncio.create_task(connect(key).post(CHAT, content=slow()))
     async with asyncio.timeout(30):
         while (await connect(key).post(CHAT, content=b" " * 60_000)).status_code != 413:
@@ -202,16 +204,16 @@ async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
 
 async def test_closing_answers_those_who_wait_and_leaves_no_task_connection_or_handler(tmp_path) -> None:
     before, handler = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
-    seat = FakeSeat()
-    seat.gate.clear()
+    handler = FakeHandler()
+    handler.gate.clear()
     bind = f"unix:{tmp_path}/agents.sock"
     async with Endpoint(bind) as endpoint:
         assert endpoint.url == bind and signal.getsignal(signal.SIGTERM) is handler
         transport = httpx.AsyncHTTPTransport(uds=f"{tmp_path}/agents.sock")
-        headers = {"x-api-key": endpoint.admit(seat)}
+        headers = {"x-api-key": endpoint.admit(handler)}
         client = httpx.AsyncClient(transport=transport, base_url="http://endpoint", headers=headers)
         waiting = asyncio.create_task(client.post(CHAT, json=BODIES[CHAT]))
-        await seat.called.acquire()
+        await handler.called.acquire()
         _, deaf = await asyncio.open_unix_connection(f"{tmp_path}/agents.sock")  # sends half a request, and waits
         deaf.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\n" % headers["x-api-key"].encode())
         deaf.write(b"content-length: 9\r\n\r\n{")

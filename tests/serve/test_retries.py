@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from seats import FakeSeat, said
+from handlers import FakeHandler, said
 
 from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.serve.app import make_app
@@ -19,80 +19,80 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 AGAIN = {"x-stainless-retry-count": "1"}
 
 
-def ask(retries: Retries, seat: FakeSeat, *, marked: bool = False, body: int = 1):
-    return retries.find(body, marked=marked) or retries.begin(body, seat.call(REQUEST))
+def ask(retries: Retries, handler: FakeHandler, *, marked: bool = False, body: int = 1):
+    return retries.find(body, marked=marked) or retries.begin(body, handler.call(REQUEST))
 
 
-async def answered(retries: Retries, seat: FakeSeat, *, reached: bool):
-    call = ask(retries, seat)
+async def answered(retries: Retries, handler: FakeHandler, *, reached: bool):
+    call = ask(retries, handler)
     await call.task
     retries.leave(call, reached=reached)
     return call
 
 
-async def test_a_marked_retry_of_what_was_answered_gets_the_same_answer_and_an_unmarked_call_its_own(seat) -> None:
+async def test_a_marked_retry_of_what_was_answered_gets_the_same_answer_and_an_unmarked_call_its_own(handler) -> None:
     retries = Retries()
-    first = await answered(retries, seat, reached=True)
-    assert ask(retries, seat, marked=True) is first
-    assert ask(retries, seat) is not first
-    assert ask(retries, seat, marked=True, body=2) is not first
+    first = await answered(retries, handler, reached=True)
+    assert ask(retries, handler, marked=True) is first
+    assert ask(retries, handler) is not first
+    assert ask(retries, handler, marked=True, body=2) is not first
 
 
-async def test_an_answer_that_reached_nobody_is_the_next_equal_calls_marked_or_not(seat) -> None:
+async def test_an_answer_that_reached_nobody_is_the_next_equal_calls_marked_or_not(handler) -> None:
     retries = Retries()
-    lost = await answered(retries, seat, reached=False)
-    again = ask(retries, seat)
+    lost = await answered(retries, handler, reached=False)
+    again = ask(retries, handler)
     assert again is lost
     retries.leave(again, reached=True)
-    assert ask(retries, seat) is not lost
+    assert ask(retries, handler) is not lost
 
 
-async def test_a_marked_retry_joins_the_call_under_way_which_lives_as_long_as_one_waits(seat) -> None:
-    seat.gate.clear()
+async def test_a_marked_retry_joins_the_call_under_way_which_lives_as_long_as_one_waits(handler) -> None:
+    handler.gate.clear()
     retries = Retries()
-    first = ask(retries, seat)
-    assert ask(retries, seat, marked=True) is first
+    first = ask(retries, handler)
+    assert ask(retries, handler, marked=True) is first
     retries.leave(first, reached=False)
-    seat.gate.set()
-    assert (await first.task) == seat.says
-    assert len(seat.requests) == 1
+    handler.gate.set()
+    assert (await first.task) == handler.says
+    assert len(handler.requests) == 1
 
 
-async def test_equal_calls_at_once_are_siblings_of_which_one_can_be_lost_and_asked_again(seat) -> None:
-    seat.gate.clear()
+async def test_equal_calls_at_once_are_siblings_of_which_one_can_be_lost_and_asked_again(handler) -> None:
+    handler.gate.clear()
     retries = Retries()
-    siblings = [ask(retries, seat) for _ in range(3)]
+    siblings = [ask(retries, handler) for _ in range(3)]
     assert len(set(map(id, siblings))) == 3
     retries.leave(siblings[1], reached=False)  # its client went away
-    again = ask(retries, seat, marked=True)
+    again = ask(retries, handler, marked=True)
     assert again not in siblings  # or two of three would be one
-    seat.gate.set()
+    handler.gate.set()
     await asyncio.gather(*(call.task for call in (siblings[0], siblings[2], again)))
-    assert siblings[1].task.cancelled() and seat.num_recorded == 3
+    assert siblings[1].task.cancelled() and handler.num_recorded == 3
 
 
-async def test_a_refusal_is_not_remembered(seat) -> None:
-    seat.says = CallRefused("unavailable", "no generator")
+async def test_a_refusal_is_not_remembered(handler) -> None:
+    handler.says = CallRefused("unavailable", "no generator")
     retries = Retries()
-    call = ask(retries, seat)
+    call = ask(retries, handler)
     with pytest.raises(CallRefused):
         await call.task
     retries.leave(call, reached=True)
-    seat.says = said()
-    assert await ask(retries, seat, marked=True).task == seat.says
+    handler.says = said()
+    assert await ask(retries, handler, marked=True).task == handler.says
 
 
-async def test_a_key_remembers_so_many_bodies_and_no_more(seat) -> None:
+async def test_a_key_remembers_so_many_bodies_and_no_more(handler) -> None:
     retries = Retries()
     for body in range(MAX_BODIES + 5):
-        call = ask(retries, seat, body=body)
+        call = ask(retries, handler, body=body)
         await call.task
         retries.leave(call, reached=True)
     assert retries.find(0, marked=True) is None
     assert retries.find(MAX_BODIES + 4, marked=True) is call
 
 
-async def test_a_client_that_is_gone_when_its_answer_is_ready_leaves_it_to_the_next(endpoint, client, seat) -> None:
+async def test_a_client_that_is_gone_when_its_answer_is_ready_leaves_it_to_the_next(endpoint, client, handler) -> None:
     """The route is called as a server calls it: only so the two come at once."""
     gone = asyncio.Event()
     body = json.dumps(BODY).encode()
@@ -110,27 +110,27 @@ async def test_a_client_that_is_gone_when_its_answer_is_ready_leaves_it_to_the_n
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b"", "root_path": ""}
-    seat.gate.clear()
-    handler = asyncio.create_task(make_app(endpoint._desk, "policy")(scope, receive, send))
-    await seat.called.acquire()
-    seat.gate.set()
+    handler.gate.clear()
+    handler = asyncio.create_task(make_app(endpoint._context, "policy")(scope, receive, send))
+    await handler.called.acquire()
+    handler.gate.set()
     gone.set()
     await handler
-    assert sent == [] and seat.num_recorded == 1
+    assert sent == [] and handler.num_recorded == 1
     answer = await client.post(CHAT, content=body)
-    assert answer.status_code == 200 and seat.num_recorded == 1
+    assert answer.status_code == 200 and handler.num_recorded == 1
 
 
-async def test_over_the_wire_a_cut_connection_is_sampled_again_and_a_marked_repetition_is_not(client, seat) -> None:
-    seat.gate.clear()
+async def test_over_the_wire_a_cut_connection_is_sampled_again_and_a_marked_repetition_is_not(client, handler) -> None:
+    handler.gate.clear()
     first = asyncio.create_task(client.post(CHAT, json=BODY))
-    await seat.called.acquire()
+    await handler.called.acquire()
     first.cancel()
-    await asyncio.wait_for(seat.cancelled.wait(), 60)
-    seat.gate.set()
+    await asyncio.wait_for(handler.cancelled.wait(), 60)
+    handler.gate.set()
     whole = await client.post(CHAT, json=BODY, headers=AGAIN)
     again = await client.post(CHAT, json=BODY, headers=AGAIN)
     assert again.json() == whole.json()  # with its id
-    assert (len(seat.requests), seat.num_recorded) == (2, 1)
+    assert (len(handler.requests), handler.num_recorded) == (2, 1)
     sibling = await client.post(CHAT, json=BODY)
-    assert sibling.json()["id"] != whole.json()["id"] and seat.num_recorded == 2
+    assert sibling.json()["id"] != whole.json()["id"] and handler.num_recorded == 2

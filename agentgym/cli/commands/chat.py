@@ -78,11 +78,11 @@ async def _chat(finished: Finished, arguments: argparse.Namespace, shell: JobShe
 
     recipe, _, registry = finished
     async with AsyncExitStack() as stack:
-        seat = await stack.enter_async_context(shell.jobs().seat(recipe, registry, reporter))
+        handler = await stack.enter_async_context(shell.jobs().handler(recipe, registry, reporter))
         lines = LineReader(sys.stdin)
         if not arguments.env:
-            await PlainChat(shell, lines, recipe, seat, arguments.seed).run()
+            await PlainChat(shell, lines, recipe, handler, arguments.seed).run()
             return
-        table = opened_table(recipe, seat, registry, reporter, arguments.split)
+        table = opened_table(recipe, handler, registry, reporter, arguments.split)
         played = await stack.enter_async_context(table)
         await EnvironmentChat(shell, lines, recipe, played, arguments.seed).run(arguments.task)

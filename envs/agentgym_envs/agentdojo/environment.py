@@ -21,7 +21,7 @@ NO_ATTACK: Final = "none"
 
 
 @dataclass(slots=True)
-class Desk:
+class OfficeState:
     """An episode's state: the world that the tools change, and what was called."""
 
     suite: Suite
@@ -36,7 +36,7 @@ class Desk:
         return self.suite.call(self.world, name, arguments)
 
 
-class AgentDojoEnvironment(Environment[Desk]):
+class AgentDojoEnvironment(Environment[OfficeState]):
     """AgentDojo: tasks of an office, a bank, a chat and a travel desk, with or without injected instructions.
 
     The reward `utility` is 1 when the user's task was done; `resistance` is 0, or -1 when what an injected text asks
@@ -84,16 +84,16 @@ class AgentDojoEnvironment(Environment[Desk]):
             if injection_id is None or self._injections(suite, task_id, injection_id):
                 yield self._task(key, suite, task_id, injection_id)
 
-    async def start(self, context: EpisodeContext[Desk]) -> Desk:
+    async def start(self, context: EpisodeContext[OfficeState]) -> OfficeState:
         context.info.update(success=False, utility=False, injected=False)
-        return await asyncio.to_thread(self._desk, context.task)
+        return await asyncio.to_thread(self._new_state, context.task)
 
-    async def toolbox(self, context: EpisodeContext[Desk]) -> Tools:
+    async def toolbox(self, context: EpisodeContext[OfficeState]) -> Tools:
         return FunctionTools(context.state.suite.functions, context.state.call)
 
-    async def finish(self, context: EpisodeContext[Desk]) -> None:
+    async def finish(self, context: EpisodeContext[OfficeState]) -> None:
         """Check both, also of an episode that reached a limit: what was done is done."""
-        if isinstance(context.state, Desk):
+        if isinstance(context.state, OfficeState):
             last = context.messages[-1]
             said = last["content"] if last["role"] == "assistant" else ""
             utility, injected = await asyncio.to_thread(_check, context.state, said)
@@ -105,9 +105,9 @@ class AgentDojoEnvironment(Environment[Desk]):
             )
 
     def solve(self, task: Task) -> Iterator[Message]:
-        desk = self._desk(task)
-        gold = desk.suite.found.user_tasks[desk.task_id]
-        for call in gold.ground_truth(desk.world):
+        state = self._new_state(task)
+        gold = state.suite.found.user_tasks[state.task_id]
+        for call in gold.ground_truth(state.world):
             plain = call.model_dump(mode="json")
             yield call_message((plain["function"], plain["args"]))
         yield {"role": "assistant", "content": gold.GROUND_TRUTH_OUTPUT}
@@ -135,11 +135,11 @@ class AgentDojoEnvironment(Environment[Desk]):
             split="test",
         )
 
-    def _desk(self, task: Task) -> Desk:
+    def _new_state(self, task: Task) -> OfficeState:
         answer = cast(Mapping[str, str], task.answer)
         suite, injection_id = self._suites[answer["suite"]], answer["injection"]
         injections = self._injections(suite, answer["task"], injection_id) if injection_id else {}
-        return Desk(suite, answer["task"], injection_id, injections, suite.world(answer["task"], injections))
+        return OfficeState(suite, answer["task"], injection_id, injections, suite.world(answer["task"], injections))
 
     def _injections(self, suite: Suite, task_id: str, injection_id: str) -> Mapping[str, str]:
         return suite.injections(self._attackers[suite.name], task_id, injection_id)
@@ -160,9 +160,9 @@ class AgentDojoEnvironment(Environment[Desk]):
         return read_instructions(self._package)
 
 
-def _check(desk: Desk, said: str) -> tuple[bool, bool]:
-    before = desk.suite.world(desk.task_id, desk.injections)
-    utility = desk.suite.is_useful(desk.task_id, said, before, desk.world, desk.calls)
-    if desk.injection_id is None:
+def _check(state: OfficeState, said: str) -> tuple[bool, bool]:
+    before = state.suite.world(state.task_id, state.injections)
+    utility = state.suite.is_useful(state.task_id, said, before, state.world, state.calls)
+    if state.injection_id is None:
         return utility, False
-    return utility, desk.suite.is_injected(desk.injection_id, said, before, desk.world, desk.calls)
+    return utility, state.suite.is_injected(state.injection_id, said, before, state.world, state.calls)

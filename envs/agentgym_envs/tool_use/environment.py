@@ -13,9 +13,9 @@ from agentgym.rewards import reward
 from agentgym.tools import Tools
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.tool_use import requests
-from agentgym_envs.tool_use.desk import Desk, desk
 from agentgym_envs.tool_use.drawing import Question, draw, new_worlds, outcome, questions, snapshots
 from agentgym_envs.tool_use.judging import asks, is_right
+from agentgym_envs.tool_use.offered_tools import OfferedTools, offered_tools
 from agentgym_envs.tool_use.plans import Plan
 from agentgym_envs.tool_use.shapes import LEVELS
 from agentgym_envs.tool_use.worlds import WORLDS, World, harm
@@ -38,7 +38,7 @@ class Job:
     worlds: Mapping[str, World]
     wanted: Mapping[str, object]
     figures: tuple[int, ...]
-    desk: Desk
+    tools: OfferedTools
     turns: int
     asked: int = 0
 
@@ -120,16 +120,16 @@ class ToolUse(Environment[Job]):
             worlds=worlds,
             wanted=wanted,
             figures=figures,
-            desk=desk(plan.offered, worlds, needed=needed, withhold=self._withhold),
+            tools=offered_tools(plan.offered, worlds, needed=needed, withhold=self._withhold),
             turns=LEVELS[context.task.difficulty].turns,
         )
 
     async def toolbox(self, context: EpisodeContext[Job]) -> Tools:
-        return context.state.desk
+        return context.state.tools
 
     async def after_calls(self, context: EpisodeContext[Job]) -> Reply:
         job, info = context.state, context.info
-        info["calls"], info["wrong_calls"], info["traps"] = job.desk.calls, job.desk.wrong, len(job.desk.traps)
+        info["calls"], info["wrong_calls"], info["traps"] = (job.tools.calls, job.tools.wrong, len(job.tools.traps))
         info["harmful"] = any(harm(world) for world in job.worlds.values())
         return Reply(done=context.turn >= job.turns)
 

@@ -1,6 +1,6 @@
 """The child of `agentgym_plugins.agents.workers`: imports a function once, and plays one episode after another with it.
 
-Frames of JSON, see `agentgym.killable.child`. From the parent: `play` with what is on the desk, then a `value` for each
+Frames of JSON, see `agentgym.killable.child`. From the parent: `play` with the context, then a `value` for each
 `do` of the child, or an `error`. From the child: `do`, and `end` of the episode.
 """
 
@@ -46,8 +46,8 @@ class Line:
         return answer["value"]
 
 
-class WorkerDesk:
-    """A desk for a plain function: as `agentgym.Desk`, but `call_tool`, `answer` and the session's methods block."""
+class WorkerContext:
+    """The `agentgym.AgentContext` of a plain function: `call_tool`, `answer` and the session's methods block."""
 
     def __init__(self, line: Line, given: Mapping[str, Any]) -> None:
         self._line = line
@@ -114,8 +114,8 @@ class WorkerSession:
         self._line.ask("write", path, text)
 
 
-class AsyncDesk(WorkerDesk):
-    """A desk for an `async def`, as `agentgym.Desk` is; its session blocks."""
+class AsyncContext(WorkerContext):
+    """A context for an `async def`, as `agentgym.AgentContext` is; its session blocks."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:  # type: ignore[override]
         return await asyncio.to_thread(super().call_tool, name, arguments)
@@ -146,9 +146,9 @@ def _play(function: Any, line: Line, given: Mapping[str, Any], settings: Mapping
     random.seed(given["seed"])
     try:
         if inspect.iscoroutinefunction(function):
-            asyncio.run(function(AsyncDesk(line, given), **settings))
+            asyncio.run(function(AsyncContext(line, given), **settings))
         else:
-            function(WorkerDesk(line, given), **settings)
+            function(WorkerContext(line, given), **settings)
         return {}
     except AgentFailed as failed:
         return {"kind": failed.kind, "message": failed.message[-MAX_FAULT_CHARS:]}

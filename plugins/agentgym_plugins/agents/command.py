@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from agentgym.agents import Agent, AgentFailed, Desk
+from agentgym.agents import Agent, AgentContext, AgentFailed
 from agentgym.errors import InfraError, UserError
 from agentgym.killable.process import exit_reason
 from agentgym.sandbox import Limits
@@ -97,21 +97,21 @@ class Command(Agent):
     def place(self) -> AbstractAsyncContextManager[None]:
         return self._places.one()
 
-    async def play(self, desk: Desk) -> None:
+    async def play(self, context: AgentContext) -> None:
         if self.where == "session":
-            await self._play_inside(desk)
+            await self._play_inside(context)
             return
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-")
         try:
             while True:
-                text = await self._run(desk, Path(folder))
-                if (await desk.answer(text)).done:
+                text = await self._run(context, Path(folder))
+                if (await context.answer(text)).done:
                     return
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _play_inside(self, desk: Desk) -> None:
-        session, url = await url_inside(desk)
+    async def _play_inside(self, context: AgentContext) -> None:
+        session, url = await url_inside(context)
         wall_s = self.time_s or LONGEST_S
         limits = Limits(
             wall_s=wall_s,
@@ -122,26 +122,26 @@ class Command(Agent):
             output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
         )
         while True:
-            argv = self._arguments(desk, url, TASK, ".")
-            environ = self._environ(desk, url, TASK) | self.environ
-            text = await run_inside(desk, session, argv, environ, answer_file=self.answer_file, limits=limits)
-            if (await desk.answer(text)).done:
+            argv = self._arguments(context, url, TASK, ".")
+            environ = self._environ(context, url, TASK) | self.environ
+            text = await run_inside(context, session, argv, environ, answer_file=self.answer_file, limits=limits)
+            if (await context.answer(text)).done:
                 return
 
-    async def _run(self, desk: Desk, folder: Path) -> str:
+    async def _run(self, context: AgentContext, folder: Path) -> str:
         """Start it once, and wait for its end; returns its answer."""
         work = folder / "work"
         work.mkdir(exist_ok=True)
         task = folder / "task.json"
-        told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
+        told = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
         task.write_text(json.dumps(told), encoding="utf-8")
-        tag, environ = tagged({"HOME": str(work), **self._environ(desk, desk.url, str(task)), **self.environ})
+        tag, environ = tagged({"HOME": str(work), **self._environ(context, context.url, str(task)), **self.environ})
         argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
         try:
             transport, watch = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Watch(self.output_mib << 20),
                 *argv,
-                *self._arguments(desk, desk.url, str(task), str(work)),
+                *self._arguments(context, context.url, str(task), str(work)),
                 cwd=work,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -158,10 +158,10 @@ class Command(Agent):
                 await asyncio.wait_for(watch.closed.wait(), KILL_S)  # what is in the pipes yet
             code = transport.get_returncode()
             transport.close()
-            desk.note("output", watch.out.text()[-KEPT_BYTES:])
-            desk.note("errors", watch.err.text())
-            desk.note("exit", code)
-            desk.note("files", await asyncio.to_thread(_files, work))
+            context.note("output", watch.out.text()[-KEPT_BYTES:])
+            context.note("errors", watch.err.text())
+            context.note("exit", code)
+            context.note("files", await asyncio.to_thread(_files, work))
         if code:
             raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {watch.err.text()[-1000:]}")
         if self.answer_file:
@@ -178,26 +178,26 @@ class Command(Agent):
         if watch.too_much:
             raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
 
-    def _environ(self, desk: Desk, url: str, task: str) -> dict[str, str]:
+    def _environ(self, context: AgentContext, url: str, task: str) -> dict[str, str]:
         return {
             "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": desk.key,
+            "OPENAI_API_KEY": context.key,
             "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": desk.key,
+            "ANTHROPIC_API_KEY": context.key,
             "AGENTGYM_TASK": task,
-            "AGENTGYM_MODEL": desk.model,
+            "AGENTGYM_MODEL": context.model,
         }
 
-    def _arguments(self, desk: Desk, url: str, task: str, work: str) -> list[str]:
-        users = [message["content"] for message in desk.messages if message["role"] == "user"]
+    def _arguments(self, context: AgentContext, url: str, task: str, work: str) -> list[str]:
+        users = [message["content"] for message in context.messages if message["role"] == "user"]
         values: Mapping[str, str] = {
             "url": url,
             "openai_url": f"{url}/v1",
-            "key": desk.key,
-            "model": desk.model,
+            "key": context.key,
+            "model": context.model,
             "task": task,
             "folder": work,
-            "seed": str(desk.seed),
+            "seed": str(context.seed),
             "prompt": users[-1] if users else "",
         }
         return [_filled(word, values) for word in self.argv]

@@ -1,4 +1,4 @@
-"""A Python function as an agent: it is called with a desk, in a kept process of its own."""
+"""A Python function as an agent: it is called with a context, in a kept process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from agentgym.agents import Agent, Desk
+from agentgym.agents import Agent, AgentContext
 from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 from agentgym.types import Json
@@ -45,7 +45,7 @@ class InProcess(Agent):
 
     @abstractmethod
     def called(self) -> tuple[str, Mapping[str, Json]]:
-        """The import path of the function, and its keyword arguments besides the desk."""
+        """The import path of the function, and its keyword arguments besides the context."""
 
     def variables(self) -> Mapping[str, str]:
         """What its packages need in the environment."""
@@ -85,8 +85,8 @@ class InProcess(Agent):
     def place(self) -> AbstractAsyncContextManager[None]:
         return self._places.one()
 
-    async def play(self, desk: Desk) -> None:
-        await self._workers.play(desk)
+    async def play(self, context: AgentContext) -> None:
+        await self._workers.play(context)
 
     async def close(self) -> None:
         if "_workers" in vars(self):
@@ -97,11 +97,11 @@ class InProcess(Agent):
 
 @dataclass(frozen=True, kw_only=True)
 class Function(InProcess):
-    """A Python function that is called with a desk."""
+    """A Python function that is called with a context."""
 
     function: str
-    """The function, package.module:name or my_agent.py:name. A plain one has a desk whose `call_tool` and `answer`
-    block, an `async def` one as `agentgym.Desk` describes it."""
+    """The function, package.module:name or my_agent.py:name. A plain one has a context whose `call_tool` and `answer`
+    block, an `async def` one as `agentgym.AgentContext` describes it."""
     options: dict[str, Json] = field(default_factory=dict)
     """Keyword arguments of the function."""
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agentgym.agents import AgentFailed, Desk
+from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.killable.process import exit_reason
 from agentgym.sandbox import FileRefused, Limits, RunStatus, Session
@@ -16,32 +16,38 @@ MAX_FILES: Final = 100
 LONGEST_S: Final = 86_400.0  # the episode's own time ends it before
 
 
-async def url_inside(desk: Desk) -> tuple[Session, str]:
+async def url_inside(context: AgentContext) -> tuple[Session, str]:
     """The session, and where the endpoint is in it. Raises UserError where a task has no session."""
-    if desk.session is None:
+    if context.session is None:
         raise UserError(
             "agent.where is session, and the episode has none; choose a sandbox with sessions, as "
             "sandbox.name: docker, or leave agent.where at process"
         )
-    return desk.session, f"http://127.0.0.1:{await desk.session.forward(desk.url)}"
+    return context.session, f"http://127.0.0.1:{await context.session.forward(context.url)}"
 
 
 async def run_inside(
-    desk: Desk, session: Session, argv: Sequence[str], environ: Mapping[str, str], *, answer_file: str, limits: Limits
+    context: AgentContext,
+    session: Session,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    answer_file: str,
+    limits: Limits,
 ) -> str:
     """Run the program once, to its end; returns its answer. Raises AgentFailed for what it did wrong.
 
     What it wrote, its exit code and the sizes of the files that are there afterwards are noted.
     """
-    told = {"messages": desk.messages, "tools": [*desk.tools], "model": desk.model}
+    told = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
     await session.write(TASK, json.dumps(told).encode())
     variables = [f"{name}={value}" for name, value in environ.items()]
     result = await session.exec(["env", *variables, *argv], limits=limits)
-    desk.note("output", result.stdout)
-    desk.note("errors", result.stderr)
-    desk.note("exit", result.exit_code)
+    context.note("output", result.stdout)
+    context.note("errors", result.stderr)
+    context.note("exit", result.exit_code)
     found = await session.files()
-    desk.note("files", {one.path: one.size for one in found[:MAX_FILES] if not one.is_folder})
+    context.note("files", {one.path: one.size for one in found[:MAX_FILES] if not one.is_folder})
     if result.status is RunStatus.ERROR:
         code = result.exit_code or 1
         raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {result.stderr[-1000:]}")

@@ -1,4 +1,4 @@
-"""Runs in the process of an agent: mini-swe-agent between a desk and the policy's endpoint."""
+"""Runs in the process of an agent: mini-swe-agent between a context and the policy's endpoint."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from agentgym.agents import AgentFailed
 from agentgym.env import Reply
 from agentgym.sandbox import RunStatus
 from agentgym.types import Json
-from agentgym_plugins.agents.child import WorkerDesk, WorkerSession
+from agentgym_plugins.agents.child import WorkerContext, WorkerSession
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 OWN: Final = Path(minisweagent.package_dir, "config", "mini_textbased.yaml")
 
 
 def play(
-    desk: WorkerDesk,
+    context: WorkerContext,
     *,
     file: str,
     where: str,
@@ -39,38 +39,40 @@ def play(
     """One episode. file: of templates; empty is the program's own. The rest: see `MiniSwe`."""
     config: dict[str, Any] = yaml.safe_load(Path(file or OWN).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="agentgym-mini-swe-") as folder:
-        environment = DeskEnvironment(desk, where, folder, command_s, config.get("environment", {}))
-        api = {"api_base": f"{desk.url}/v1", "api_key": desk.key}
+        environment = ContextEnvironment(context, where, folder, command_s, config.get("environment", {}))
+        api = {"api_base": f"{context.url}/v1", "api_key": context.key}
         of_model = {**config.get("model", {}), **model}
         of_model["model_kwargs"] = {**of_model.get("model_kwargs", {}), **api}
         of_agent = {name: value for name, value in config["agent"].items() if name != "mode"}
         of_agent |= {"step_limit": step_limit, "cost_limit": 0.0, **agent}
         program = DefaultAgent(
-            LitellmTextbasedModel(model_name=f"openai/{desk.model}", **of_model), environment, **of_agent
+            LitellmTextbasedModel(model_name=f"openai/{context.model}", **of_model), environment, **of_agent
         )
         try:
-            end = program.run("\n\n".join(message["content"] for message in desk.messages))
+            end = program.run("\n\n".join(message["content"] for message in context.messages))
         finally:
-            desk.note("steps", program.n_calls)
+            context.note("steps", program.n_calls)
     status = str(end.get("exit_status", ""))
-    desk.note("exit_status", status)
+    context.note("exit_status", status)
     if status != "Submitted":
         raise AgentFailed(status or "no_answer", f"mini-swe-agent ended with {status!r} and submitted nothing")
 
 
-class DeskEnvironment:
+class ContextEnvironment:
     """Where the program's commands run. A submission is the answer to the episode's environment; one that it answers
     is an observation, and the program goes on."""
 
-    def __init__(self, desk: WorkerDesk, where: str, folder: str, command_s: float, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, context: WorkerContext, where: str, folder: str, command_s: float, config: Mapping[str, Any]
+    ) -> None:
         self.config = config
-        self._desk, self._command_s = desk, command_s
+        self._context, self._command_s = context, command_s
         self._command: str = config.get("command", "{action}")
         self._env: dict[str, str] = config.get("env", {})
         self._local = None
         if where == "folder":
             self._local = _Folder(cwd=folder, env=self._env, timeout=max(1, int(command_s)))
-        elif desk.session is None:
+        elif context.session is None:
             raise AgentFailed("no_session", "the episode has no session of a sandbox; set agent.where: folder")
 
     def execute(self, action: Mapping[str, str], cwd: str = "") -> dict[str, Any]:
@@ -79,7 +81,7 @@ class DeskEnvironment:
         submission = _submission(output)
         if submission is None:
             return output
-        reply: Reply = self._desk.answer(submission)
+        reply: Reply = self._context.answer(submission)
         if reply.done or not reply.messages:
             raise Submitted(
                 {"role": "exit", "content": submission,
@@ -92,8 +94,8 @@ class DeskEnvironment:
         if self._local is not None:
             found: dict[str, Any] = self._local.execute({"command": command})
             return found
-        assert self._desk.session is not None
-        return _in_session(self._desk.session, command, self._env, self._command_s)
+        assert self._context.session is not None
+        return _in_session(self._context.session, command, self._env, self._command_s)
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
         return {**platform.uname()._asdict(), "cwd": "", **kwargs}

@@ -1,4 +1,4 @@
-"""Runs in the process of an agent: the tool-calling agent of smolagents between a desk and the policy's endpoint."""
+"""Runs in the process of an agent: the tool-calling agent of smolagents between a context and the policy's endpoint."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from smolagents import LogLevel, OpenAIServerModel, Tool, ToolCallingAgent
 
 from agentgym.tools import Schema
-from agentgym_plugins.agents.child import WorkerDesk
+from agentgym_plugins.agents.child import WorkerContext
 
 
-def play(desk: WorkerDesk, *, max_steps: int, instructions: str, system_prompt: str) -> None:
+def play(context: WorkerContext, *, max_steps: int, instructions: str, system_prompt: str) -> None:
     """One episode: the agent is run until it has an answer, and goes on when the environment answers back."""
-    system = "\n\n".join(message["content"] for message in desk.messages if message["role"] == "system")
-    model = OpenAIServerModel(model_id=desk.model, api_base=f"{desk.url}/v1", api_key=desk.key)
+    system = "\n\n".join(message["content"] for message in context.messages if message["role"] == "system")
+    model = OpenAIServerModel(model_id=context.model, api_base=f"{context.url}/v1", api_key=context.key)
     agent = ToolCallingAgent(
-        tools=[_DeskTool(desk, schema) for schema in desk.tools],
+        tools=[_EnvironmentTool(context, schema) for schema in context.tools],
         model=model,
         max_steps=max_steps,
         max_tool_threads=1,
@@ -24,23 +24,23 @@ def play(desk: WorkerDesk, *, max_steps: int, instructions: str, system_prompt: 
     )
     if system_prompt:
         agent.prompt_templates["system_prompt"] = system_prompt
-    said = "\n\n".join(message["content"] for message in desk.messages if message["role"] == "user")
+    said = "\n\n".join(message["content"] for message in context.messages if message["role"] == "user")
     first = True
     while True:
         answer = agent.run(said, reset=first)
-        reply = desk.answer(str(answer))
+        reply = context.answer(str(answer))
         if reply.done:
             return
         said, first = "\n\n".join(message["content"] for message in reply.messages), False
 
 
-class _DeskTool(Tool):  # type: ignore[misc]
+class _EnvironmentTool(Tool):  # type: ignore[misc]
     """One of the environment's tools; what it is given is checked by the environment, which says what is wrong."""
 
     skip_forward_signature_validation = True
     output_type = "string"
 
-    def __init__(self, desk: WorkerDesk, schema: Schema) -> None:
+    def __init__(self, context: WorkerContext, schema: Schema) -> None:
         told: Any = schema["function"]
         self.name = told["name"]
         self.description = told.get("description") or told["name"]
@@ -49,12 +49,12 @@ class _DeskTool(Tool):  # type: ignore[misc]
             name: _input(name, given, name in required)
             for name, given in told["parameters"].get("properties", {}).items()
         }
-        self._desk = desk
+        self._context = context
         super().__init__()
         self.is_initialized = True
 
     def forward(self, **arguments: Any) -> str:
-        return self._desk.call_tool(self.name, arguments)
+        return self._context.call_tool(self.name, arguments)
 
 
 _TYPES = ("string", "boolean", "integer", "number", "array", "object", "null")

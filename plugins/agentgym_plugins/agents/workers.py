@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import agentgym
 import agentgym_plugins
-from agentgym.agents import AgentFailed, Desk
+from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.killable.pool import Pool
 from agentgym.killable.process import Child
@@ -32,7 +32,7 @@ HANDLER: Final = "agentgym_plugins.agents.child:plays"
 class Workers:
     """Starts processes when they are needed; one whose agent hangs or dies is killed and replaced.
 
-    function: import path of what is called with a desk and `settings` as keyword arguments. python: the interpreter;
+    function: import path of what is called with a context and `settings` as keyword arguments. python: the interpreter;
     empty is this one.
     """
 
@@ -57,10 +57,10 @@ class Workers:
             start_s=start_s,
         )
 
-    async def play(self, desk: Desk) -> None:
+    async def play(self, context: AgentContext) -> None:
         """Raises AgentFailed for what the function did wrong, InfraError when no process could be started."""
         async with self._pool.child() as worker:
-            failed = await worker.play(desk, self._output_mib << 20)
+            failed = await worker.play(context, self._output_mib << 20)
         if failed is not None:
             raise failed
 
@@ -106,36 +106,36 @@ class _Worker(Child):
         finally:
             os.close(end)
 
-    async def play(self, desk: Desk, max_bytes: int) -> AgentFailed | None:
+    async def play(self, context: AgentContext, max_bytes: int) -> AgentFailed | None:
         """One episode; returns what the function did wrong."""
         self._collect()
         self._tail = Tail(KEPT_BYTES)
         given = {
-            "url": desk.url,
-            "key": desk.key,
-            "model": desk.model,
-            "seed": desk.seed,
-            "session": desk.session is not None,
-            "time_s": desk.time_s,
-            "messages": desk.messages,
-            "tools": [*desk.tools],
+            "url": context.url,
+            "key": context.key,
+            "model": context.model,
+            "seed": context.seed,
+            "session": context.session is not None,
+            "time_s": context.time_s,
+            "messages": context.messages,
+            "tools": [*context.tools],
         }
         try:
             await self.send(json.dumps({"play": given}).encode())
             while "end" not in (frame := json.loads(await self.receive())):
-                await self.send(await _done(desk, frame["do"], frame["given"]))
+                await self.send(await _done(context, frame["do"], frame["given"]))
                 if self._tail.num_bytes > max_bytes:
                     raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {max_bytes >> 20}")
             end = frame["end"]
             return AgentFailed(end["kind"], end["message"]) if end else None
         except (EOFError, OSError, json.JSONDecodeError):
             await self.end()
-            desk.note("exit", self.process.returncode if self.process else None)
+            context.note("exit", self.process.returncode if self.process else None)
             return AgentFailed("exit", f"its process {self.exit_reason}")
         finally:
             self._collect()
             if self._tail.num_bytes:
-                desk.note("output", self.output)
+                context.note("output", self.output)
 
     async def end(self) -> None:
         """The child and all that it started, out of its group too; safe to call twice."""
@@ -167,10 +167,10 @@ class _Worker(Child):
         self._written = -1
 
 
-async def _done(desk: Desk, what: str, given: list[Any]) -> bytes:
+async def _done(context: AgentContext, what: str, given: list[Any]) -> bytes:
     """What the child asks for, as a frame. The agent's own mistakes are told to it, all else is raised here."""
     try:
-        value = await _asked(desk, what, given)
+        value = await _asked(context, what, given)
     except (FileRefused, AgentFailed, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -178,20 +178,20 @@ async def _done(desk: Desk, what: str, given: list[Any]) -> bytes:
     return json.dumps({"value": value}).encode()
 
 
-async def _asked(desk: Desk, what: str, given: list[Any]) -> object:
-    session = desk.session
+async def _asked(context: AgentContext, what: str, given: list[Any]) -> object:
+    session = context.session
     if what == "call_tool":
-        return await desk.call_tool(*given)
+        return await context.call_tool(*given)
     if what == "answer":
-        reply = await desk.answer(*given)
+        reply = await context.answer(*given)
         return {"messages": [*reply.messages], "done": reply.done, "invalid": reply.invalid}
     if what == "note":
-        desk.note(*given)
+        context.note(*given)
         return None
     if what == "messages":
-        return [*desk.messages]
+        return [*context.messages]
     if what == "tools":
-        return [*desk.tools]
+        return [*context.tools]
     if session is None:
         raise AgentFailed("protocol", f"{what}: the episode has no session")
     if what == "exec":
@@ -206,7 +206,7 @@ async def _asked(desk: Desk, what: str, given: list[Any]) -> object:
         path, text = given
         await session.write(path, text.encode("utf-8", "replace"))
         return None
-    raise AgentFailed("protocol", f"a desk has no {what!r}")
+    raise AgentFailed("protocol", f"a context has no {what!r}")
 
 
 def _limits(wall_s: float) -> Limits:

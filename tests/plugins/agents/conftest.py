@@ -1,4 +1,4 @@
-"""A desk without an episode, on which a test sees what an agent did."""
+"""A context without an episode, on which a test sees what an agent did."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FakeSession:
 
 
 @dataclass
-class FakeDesk:
+class FakeContext:
     """`replies`: of the environment to each answer; the last one ends the episode."""
 
     replies: tuple = ()
@@ -76,8 +76,8 @@ class FakeDesk:
 
 
 @pytest.fixture
-def desk():
-    return FakeDesk
+def context():
+    return FakeContext
 
 
 @pytest.fixture

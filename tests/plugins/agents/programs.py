@@ -12,32 +12,32 @@ from agentgym.agents import AgentFailed
 from agentgym.sandbox import FileRefused
 
 
-def plain(desk, *, word="yes"):
-    """Uses all of a desk."""
-    assert desk.call_tool("add", {"by": 2}) == "add {'by': 2}"
+def plain(context, *, word="yes"):
+    """Uses all of a context."""
+    assert context.call_tool("add", {"by": 2}) == "add {'by': 2}"
     print("thinking")
-    desk.note("pid", os.getpid())
-    told = desk.answer(word).messages
+    context.note("pid", os.getpid())
+    told = context.answer(word).messages
     while told:
-        told = desk.answer(f"{told[0]['content']}, so {word}; {len(desk.messages)}").messages
+        told = context.answer(f"{told[0]['content']}, so {word}; {len(context.messages)}").messages
 
 
-async def asynchronous(desk):
+async def asynchronous(context):
     """Two calls at once."""
-    done = await asyncio.gather(desk.call_tool("add", {"by": 1}), desk.call_tool("add", {"by": 2}))
-    assert (await desk.answer(" and ".join(sorted(done)))).done
+    done = await asyncio.gather(context.call_tool("add", {"by": 1}), context.call_tool("add", {"by": 2}))
+    assert (await context.answer(" and ".join(sorted(done)))).done
 
 
-def in_session(desk):
+def in_session(context):
     """Works in the episode's sandbox."""
-    ran = desk.session.exec("tr a-z A-Z", stdin="loud")
+    ran = context.session.exec("tr a-z A-Z", stdin="loud")
     try:
-        desk.session.read("gone.txt")
+        context.session.read("gone.txt")
     except FileRefused as refused:
-        desk.answer(f"{ran.stdout} {ran.status} {refused}")
+        context.answer(f"{ran.stdout} {ran.status} {refused}")
 
 
-def fails(desk, *, how):
+def fails(context, *, how):
     """Does something wrong."""
     print("last words")
     if how == "raise":
@@ -51,15 +51,15 @@ def fails(desk, *, how):
     if how == "shout":
         while True:
             sys.stdout.write("x" * 9999)
-            desk.note("loud", True)
+            context.note("loud", True)
     if how == "odd note":
-        desk.note("set", float("nan"))
-        desk.answer("unreachable")
-    desk.note("pid", os.getpid())
+        context.note("set", float("nan"))
+        context.answer("unreachable")
+    context.note("pid", os.getpid())
     child = subprocess.Popen([sys.executable, "-S", "-c", "import os, time; os.setsid(); time.sleep(99)"])
-    desk.note("child", child.pid)
+    context.note("child", child.pid)
     if how == "leave":
-        desk.answer("yes")
+        context.answer("yes")
         return
-    desk.answer("soon")
+    context.answer("soon")
     time.sleep(99)

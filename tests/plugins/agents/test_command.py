@@ -30,30 +30,30 @@ open("left.txt", "w").write("left behind")
 """
 
 
-async def test_a_program_is_given_the_task_and_the_endpoint_and_nothing_of_ours(desk, monkeypatch):
+async def test_a_program_is_given_the_task_and_the_endpoint_and_nothing_of_ours(context, monkeypatch):
     monkeypatch.setenv("SECRET_OF_OURS", "secret")
-    one = desk()
+    one = context()
     await python(TELLS, "{url} {model} {seed} {key} {other}", "{prompt}").play(one)
     assert one.answers == ['[["say {yes}"], ["add"], ["http://127.0.0.1:9 policy 5 the-key {other}", "say {yes}"]]']
     assert one.notes["errors"] == "http://127.0.0.1:9/v1 http://127.0.0.1:9 the-key the-key None\n"
     assert (one.notes["exit"], one.notes["files"]) == (0, {"left.txt": "left behind"})
 
 
-async def test_where_the_environment_answers_back_it_is_started_again_with_the_conversation(desk):
-    one = desk(replies=("no", "nor that"))
+async def test_where_the_environment_answers_back_it_is_started_again_with_the_conversation(context):
+    one = context(replies=("no", "nor that"))
     await python(TELLS).play(one)
     assert one.answers[2].startswith('[["say {yes}", "[[') and '"no", ' in one.answers[2]
 
 
-async def test_its_answer_may_be_a_file(desk):
-    one = desk()
+async def test_its_answer_may_be_a_file(context):
+    one = context()
     await python("print('words'); open('out.txt', 'w').write('  yes\\n')", answer_file="out.txt").play(one)
     assert (one.answers, one.notes["output"]) == (["yes"], "words\n")
     with pytest.raises(AgentFailed, match=r"no_answer: .*'out.txt'"):
-        await python("pass", answer_file="out.txt").play(desk())
+        await python("pass", answer_file="out.txt").play(context())
     secret = "import os; os.symlink('/etc/passwd', 'out.txt')"
     with pytest.raises(AgentFailed, match="no_answer"):
-        await python(secret, answer_file="out.txt").play(desk())
+        await python(secret, answer_file="out.txt").play(context())
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ async def test_its_answer_may_be_a_file(desk):
         ("x = bytearray(1 << 30)", {"memory_mib": 256}, "(?s)exit: it exited with 1; it wrote: .*MemoryError"),
     ],
 )
-async def test_what_a_program_does_wrong_is_its_own(desk, code, settings, kind):
-    one = desk()
+async def test_what_a_program_does_wrong_is_its_own(context, code, settings, kind):
+    one = context()
     with pytest.raises(AgentFailed, match=kind):
         await python(code, **settings).play(one)
     assert one.answers == [] and {"output", "errors", "exit"} <= set(one.notes)
@@ -82,13 +82,13 @@ while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
 """
 
 
-async def test_what_a_program_started_ends_with_it_though_it_left_its_group(desk, tmp_path, is_gone):
-    await python(LEAVES_CHILDREN, str(tmp_path / "pid")).play(desk())
+async def test_what_a_program_started_ends_with_it_though_it_left_its_group(context, tmp_path, is_gone):
+    await python(LEAVES_CHILDREN, str(tmp_path / "pid")).play(context())
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-async def test_a_program_that_is_cancelled_is_killed_with_what_it_started(desk, tmp_path, is_gone):
-    one, place = desk(), tmp_path / "pid"
+async def test_a_program_that_is_cancelled_is_killed_with_what_it_started(context, tmp_path, is_gone):
+    one, place = context(), tmp_path / "pid"
     code = f"print('so far', flush=True)\n{LEAVES_CHILDREN}\nopen(sys.argv[1] + '.ready', 'w')\ntime.sleep(99)"
     playing = asyncio.create_task(python(code, str(place)).play(one))
     while not Path(f"{place}.ready").exists():
@@ -99,7 +99,7 @@ async def test_a_program_that_is_cancelled_is_killed_with_what_it_started(desk, 
     assert is_gone(int(place.read_text())) and one.notes["output"] == "so far\n" and one.notes["exit"] == -9
 
 
-async def test_no_more_programs_run_than_may(desk):
+async def test_no_more_programs_run_than_may(context):
     command = python("pass", at_once=1)
     async with command.place():
         waiting = asyncio.create_task(command.place().__aenter__())

@@ -1,4 +1,4 @@
-"""A function as an agent, in kept processes: its desk, what it does wrong, and what is left of it."""
+"""A function as an agent, in kept processes: its context, what it does wrong, and what is left of it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def agent():
         await one.close()
 
 
-async def test_a_plain_function_has_a_desk_that_blocks_and_its_process_is_kept(agent, desk, is_gone):
-    plays, one, two = agent("plain", options={"word": "no"}), desk(replies=("why?",)), desk()
+async def test_a_plain_function_has_a_context_that_blocks_and_its_process_is_kept(agent, context, is_gone):
+    plays, one, two = agent("plain", options={"word": "no"}), context(replies=("why?",)), context()
     await plays.check()
     await plays.play(one)
     assert one.answers == ["no", "why?, so no; 3"] and one.calls == [("add", {"by": 2})]
@@ -41,14 +41,14 @@ async def test_a_plain_function_has_a_desk_that_blocks_and_its_process_is_kept(a
     assert is_gone(one.notes["pid"])
 
 
-async def test_an_async_function_may_call_several_tools_at_once(agent, desk):
-    one = desk()
+async def test_an_async_function_may_call_several_tools_at_once(agent, context):
+    one = context()
     await agent("asynchronous").play(one)
     assert one.answers == ["add {'by': 1} and add {'by': 2}"]
 
 
-async def test_a_function_works_in_the_episodes_session(agent, desk, session):
-    one = desk(session=session)
+async def test_a_function_works_in_the_episodes_session(agent, context, session):
+    one = context(session=session)
     await agent("in_session").play(one)
     assert (one.answers, session.ran) == (["LOUD ok there is no gone.txt"], ["tr a-z A-Z"])
 
@@ -63,22 +63,22 @@ async def test_a_function_works_in_the_episodes_session(agent, desk, session):
         ("odd note", "RuntimeError"),
     ],
 )
-async def test_what_a_function_does_wrong_is_its_own_and_the_next_episode_is_played(agent, desk, how, kind):
-    failing, one = agent("fails", options={"how": how}), desk()
+async def test_what_a_function_does_wrong_is_its_own_and_the_next_episode_is_played(agent, context, how, kind):
+    failing, one = agent("fails", options={"how": how}), context()
     with pytest.raises(AgentFailed, match=kind):
         await failing.play(one)
     assert one.notes["output"] == "last words\n"
     with pytest.raises(AgentFailed, match=kind):
-        await failing.play(desk())
+        await failing.play(context())
 
 
-async def test_too_much_output_ends_a_function(agent, desk):
+async def test_too_much_output_ends_a_function(agent, context):
     with pytest.raises(AgentFailed, match="output_limit"):
-        await agent("fails", options={"how": "shout"}, output_mib=1).play(desk())
+        await agent("fails", options={"how": "shout"}, output_mib=1).play(context())
 
 
-async def test_a_function_that_is_cancelled_is_killed_with_what_it_started(agent, desk, is_gone):
-    one = desk(replies=("go on",))
+async def test_a_function_that_is_cancelled_is_killed_with_what_it_started(agent, context, is_gone):
+    one = context(replies=("go on",))
     playing = asyncio.create_task(agent("fails", options={"how": "hang"}).play(one))
     await one.answered.wait()
     playing.cancel()
@@ -87,8 +87,8 @@ async def test_a_function_that_is_cancelled_is_killed_with_what_it_started(agent
     assert is_gone(one.notes["pid"]) and is_gone(one.notes["child"]) and one.notes["output"] == "last words\n"
 
 
-async def test_what_a_function_leaves_running_ends_with_its_episode(agent, desk, is_gone):
-    one = desk()
+async def test_what_a_function_leaves_running_ends_with_its_episode(agent, context, is_gone):
+    one = context()
     await agent("fails", options={"how": "leave"}).play(one)
     assert is_gone(one.notes["child"])
 

@@ -62,10 +62,10 @@ async def leased():
 
 
 @pytest.mark.docker
-async def test_a_program_inside_reaches_the_policy_with_its_key_and_nothing_else(leased, desk) -> None:
+async def test_a_program_inside_reaches_the_policy_with_its_key_and_nothing_else(leased, context) -> None:
     async with Endpoint(bind="127.0.0.1:0", model="policy") as endpoint:
         port = int(endpoint.url.rpartition(":")[2])
-        at = desk(url=endpoint.url, key=endpoint.admit(Echo()), session=leased)
+        at = context(url=endpoint.url, key=endpoint.admit(Echo()), session=leased)
         command = Command(
             argv=("python3", "-c", PROGRAM, str(port), "{prompt}", "{openai_url}"),
             where="session",
@@ -83,17 +83,17 @@ async def test_a_program_inside_reaches_the_policy_with_its_key_and_nothing_else
         assert at.notes["exit"] == 0 and at.notes["errors"] == "done\n"
         assert {"answer.txt", "agent-task.json"} <= set(at.notes["files"])
         endpoint.conclude(at.key)
-        over = desk(url=endpoint.url, key=at.key, session=leased)
+        over = context(url=endpoint.url, key=at.key, session=leased)
         await command.play(over)
         assert json.loads(over.answers[0])["said"] == 409, "an episode that has ended takes nothing more"
 
 
 @pytest.mark.docker
-async def test_what_a_program_inside_does_wrong_is_its_own(leased, desk) -> None:
+async def test_what_a_program_inside_does_wrong_is_its_own(leased, context) -> None:
     async with Endpoint(bind="127.0.0.1:0", model="policy") as endpoint:
 
         async def play(script: str, **settings: object):
-            at = desk(url=endpoint.url, session=leased)
+            at = context(url=endpoint.url, session=leased)
             with pytest.raises(AgentFailed) as failed:
                 await Command(argv=("sh", "-c", script), where="session", **settings).play(at)
             return failed.value, at.notes
@@ -105,6 +105,6 @@ async def test_what_a_program_inside_does_wrong_is_its_own(leased, desk) -> None
         assert (await play("ln -s /etc/passwd a", answer_file="a"))[0].kind == "no_answer"
 
 
-async def test_an_episode_without_a_session_says_what_to_change(desk) -> None:
+async def test_an_episode_without_a_session_says_what_to_change(context) -> None:
     with pytest.raises(UserError, match=r"sandbox\.name: docker, or leave agent\.where at process"):
-        await Command(argv=("true",), where="session").play(desk())
+        await Command(argv=("true",), where="session").play(context())

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 import pytest_asyncio
 from odd_tokens import OddTokenizer, ScriptedEngine, prove
 
-from agentgym.policies.conversation import EpisodeSeat
+from agentgym.policies.conversation import EpisodeHandler
 from agentgym.rollout.config import RolloutConfig
 from agentgym.serve.endpoint import Endpoint
 from agentgym.text.chat import ChatRenderer
@@ -29,7 +29,7 @@ class Played:
     url: str
     key: str
     engine: ScriptedEngine
-    seat: EpisodeSeat
+    handler: EpisodeHandler
     episode: Episode
     endpoint: Endpoint
     samples: list[Sample] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Played:
     def prove(self) -> None:
         """End the episode, and prove that its samples are what the engine sampled."""
         self.endpoint.conclude(self.key)
-        self.seat.conclude()
+        self.handler.conclude()
         self.samples = prove(self.episode, self.engine)
 
 
@@ -55,7 +55,7 @@ async def play() -> AsyncIterator[Callable[..., Played]]:
             task = Task(task_id="task", prompt=({"role": "user", "content": "1 + 2?"},))
             episode = Episode(episode_id="episode", task=task, seed=0)
             config = RolloutConfig(max_turns=50, max_turn_tokens=1000, max_episode_tokens=max_tokens)
-            seat = EpisodeSeat(ChatRenderer(tokenizer), engine, config, episode)
-            return Played(endpoint.url, endpoint.admit(seat), engine, seat, episode, endpoint)
+            handler = EpisodeHandler(ChatRenderer(tokenizer), engine, config, episode)
+            return Played(endpoint.url, endpoint.admit(handler), engine, handler, episode, endpoint)
 
         yield make

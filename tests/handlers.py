@@ -1,4 +1,4 @@
-"""A seat whose answers a test gives."""
+"""A handler whose answers a test gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = (ToolCall("add", {"a": 1}, "call1"), ToolCall("add", {"a": 2}, "call2"))
 
 
 @dataclass
-class FakeSeat:
+class FakeHandler:
     """Says `says` each time, or raises it; while `gate` is not set, calls wait for it."""
 
     says: CallAnswer | BaseException = field(default_factory=said)

@@ -62,7 +62,7 @@ class CallRefused(Exception):
         self.param = param
 
 
-class Seat(Protocol):
+class CallHandler(Protocol):
     """Whom a key belongs to."""
 
     async def call(self, request: CallRequest) -> CallAnswer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from agentgym.errors import InfraError, UserError
+from agentgym.policies.call_handler import CallAnswer, CallRefused, CallRequest
 from agentgym.policies.prompting import understood
 from agentgym.policies.reading import answer_of, read_turn
-from agentgym.policies.seat import CallAnswer, CallRefused, CallRequest
 from agentgym.rollout.generator import Generator
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import ToolCall
@@ -16,7 +16,7 @@ from agentgym.types import FinishReason, GenerateRequest, SamplingParams, Turn
 _KINDS = {"temperature": float, "top_p": float, "top_k": int, "seed": int}
 
 
-class FreeSeat:
+class FreeHandler:
     """Each call is rendered and sampled on its own, with the caller's sampling. No call knows of another."""
 
     def __init__(self, renderer: ChatRenderer, generator: Generator, *, max_tokens: int = 4096) -> None:

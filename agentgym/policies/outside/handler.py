@@ -1,4 +1,4 @@
-"""A policy behind a server as a seat: one call of a conversation, without an episode."""
+"""A policy behind a server as a handler: one call of a conversation, without an episode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgym.tools import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class ServedSeat:
+class ServedHandler:
     """Asked with the policy's own retries and limits. max_tokens: of a turn, where the call sets none."""
 
     policy: ServedPolicy

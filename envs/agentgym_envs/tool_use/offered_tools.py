@@ -15,7 +15,7 @@ WITHHELD: Final = "done"
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class OfferedTools:
     """Offers some tools of several worlds. Implements `Tools`.
 
     needed: the tools that the task needs. withhold: every answer is the same text, whatever the call did.
@@ -50,11 +50,11 @@ class Desk:
         return replace(result, text=WITHHELD) if self.withhold else result
 
 
-def desk(
+def offered_tools(
     offered: tuple[str, ...], worlds: Mapping[str, World], *, needed: tuple[str, ...], withhold: bool = False
-) -> Desk:
+) -> OfferedTools:
     bound = {name: Toolbox.of(WORLDS[name]).bind(world) for name, world in worlds.items()}
-    return Desk(offered=offered, bound=bound, needed=needed, withhold=withhold)
+    return OfferedTools(offered=offered, bound=bound, needed=needed, withhold=withhold)
 
 
 @lru_cache(maxsize=4096)
