@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentgym.actors.endpoint import ProcessInfo
+from agentgym.actors.endpoint import LifecycleActor, ProcessInfo
 from agentgym.actors.launchers import Launcher
 from agentgym.actors.process_id import ProcessId
 
@@ -66,13 +67,20 @@ class HereProcess:
     """A mesh of one process. Its `sleep` is what can be killed."""
 
     process: subprocess.Popen[bytes]
+    actors: list[LifecycleActor] = field(default_factory=list)
 
-    def spawn(self, name: str, actor_class: type, *args: object) -> HereActor:
-        return HereActor(actor_class(*args), self.process.pid)
+    def spawn(self, name: str, actor_class: type[LifecycleActor], *args: object) -> HereActor:
+        self.actors.append(actor := actor_class(*pickle.loads(pickle.dumps(args))))
+        return HereActor(actor, self.process.pid)
 
     def stop(self) -> Waited:
         self.end()
-        return Waited(asyncio.sleep(0))
+        return Waited(self._stopped())
+
+    async def _stopped(self) -> None:
+        """Of an actor that was killed, its threads end here."""
+        for actor in self.actors:
+            await actor.on_stop()
 
     def end(self) -> None:
         self.process.kill()
@@ -83,7 +91,7 @@ class HereProcess:
 class HereActor:
     """A mesh of one actor: its endpoints are attributes."""
 
-    actor: Any
+    actor: LifecycleActor
     pid: int
 
     def __getattr__(self, name: str) -> HereEndpoint:
@@ -92,7 +100,9 @@ class HereActor:
 
 @dataclass(slots=True)
 class HereEndpoint:
-    actor: Any
+    """The calls that `ProcessGroup` and `Runtime` make of an endpoint of Monarch."""
+
+    actor: LifecycleActor
     pid: int
     name: str
 

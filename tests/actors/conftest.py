@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from in_process import InProcess
 
+from agentgym.actors.launchers import Launcher
 from agentgym.actors.runtime import Runtime
 from agentgym.actors.settings import ServiceSettings
 from agentgym.generators.config import GeneratorConfig
@@ -71,10 +73,12 @@ def fleet(tmp_path: Path) -> Iterator[Callable[..., object]]:
         settings: ServiceSettings | None = None,
         store_class: type[SharedMemoryStore] = SharedMemoryStore,
         revive: Revive | None = None,
+        launcher: Launcher | None = None,
     ) -> AsyncIterator[Fleet]:
+        """launcher: InProcess by default; LocalLauncher for what more than the death of a process is about."""
         engine = engine or Scripted()
         config = replace(config or GeneratorConfig(probe_every_s=0.3, probe_timeout_s=30), engine=engine)
-        async with Runtime(log_dir=tmp_path / "logs") as runtime:
+        async with Runtime(log_dir=tmp_path / "logs", launcher=launcher or InProcess()) as runtime:
             store = store_class("test", root=tmp_path)
             generators = GeneratorService(
                 config=config,

@@ -15,6 +15,7 @@ from lossy import LossyStore
 from scripted import Scripted
 from waiting import no_child_left, until
 
+from agentgym.actors.launchers import LocalLauncher
 from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
@@ -103,7 +104,7 @@ async def test_a_dead_replica_is_noticed_while_nobody_asks(fleet) -> None:
 
 async def test_a_replica_that_hangs_is_found_by_its_probes_and_replaced(fleet) -> None:
     config = GeneratorConfig(probe_every_s=0.2, probe_timeout_s=1.0)
-    async with fleet(config=config) as f:
+    async with fleet(launcher=LocalLauncher(), config=config) as f:
         hung = f.generators.pids()[0]
         os.kill(hung, signal.SIGSTOP)
         await until(lambda: hung not in f.generators.pids())
@@ -115,7 +116,7 @@ async def test_a_replica_that_hangs_is_found_by_its_probes_and_replaced(fleet) -
 @pytest.mark.hostile
 async def test_a_controller_that_is_late_kills_no_healthy_replica(fleet) -> None:
     config = GeneratorConfig(probe_every_s=0.05, probe_timeout_s=1.0)
-    async with fleet(config=config) as f:
+    async with fleet(launcher=LocalLauncher(), config=config) as f:
         before = f.generators.pids()
         for _ in range(10):
             await asyncio.sleep(0.06)  # a probe is on its way
@@ -138,7 +139,7 @@ async def test_a_wrong_request_is_the_callers_error_and_restarts_nothing(fleet) 
 
 
 async def test_a_ctrl_c_that_reaches_the_replicas_does_not_stop_them(fleet) -> None:
-    async with fleet() as f:
+    async with fleet(launcher=LocalLauncher()) as f:
         before = f.generators.pids()
         for pid in before:
             os.kill(pid, signal.SIGINT)
@@ -206,7 +207,7 @@ async def test_an_update_whose_weights_are_lost_waits_for_the_trainer_and_costs_
 
 async def test_a_replica_that_comes_back_while_the_trainer_is_away_waits_for_the_weights(fleet) -> None:
     trainer = Trainer()
-    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3)
+    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3, probe_timeout_s=30)
     async with fleet(store_class=LossyStore, revive=trainer.revive, settings=settings) as f:
         await f.publish(1)
         f.store.lost.touch()
@@ -234,7 +235,7 @@ async def test_weights_of_a_trainer_that_does_not_come_back_end_the_update_with_
 
 
 async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tmp_path) -> None:
-    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3)
+    settings = ServiceSettings(max_respawns=1, backoff_s=0.05, probe_every_s=0.3, probe_timeout_s=30)
     async with fleet(settings=settings) as f:
         path = f.store.folder / "1.safetensors"
         path.write_bytes(b"no safetensors at all, longer than eight bytes")
@@ -244,7 +245,7 @@ async def test_a_replica_that_cannot_load_an_update_never_serves_again(fleet, tm
 
 
 async def test_a_replica_that_always_dies_ends_the_service_with_the_reason(fleet) -> None:
-    settings = ServiceSettings(max_respawns=2, backoff_s=0.05, probe_every_s=0.3)
+    settings = ServiceSettings(max_respawns=2, backoff_s=0.05, probe_every_s=0.3, probe_timeout_s=30)
     config = GeneratorConfig(replicas=1)
     async with fleet(config=config, settings=settings) as f:
         for _ in range(3):
@@ -257,7 +258,7 @@ async def test_a_replica_that_always_dies_ends_the_service_with_the_reason(fleet
 
 async def test_a_request_that_kills_its_replica_fails_before_it_has_killed_all(fleet) -> None:
     settings = ServiceSettings(max_attempts=2, max_respawns=5, backoff_s=0.05)
-    async with fleet(Scripted(poison_token=7), settings=settings) as f:
+    async with fleet(Scripted(poison_token=7), launcher=LocalLauncher(), settings=settings) as f:
         poison = GenerateRequest(prompt_ids=(7, 1), sampling=SamplingParams(max_tokens=1))
         with pytest.raises(InfraError, match="generate lost 2 replicas in a row; does it kill them"):
             await f.generators.generate(poison)
@@ -276,7 +277,7 @@ async def test_a_cancelled_call_frees_its_place_in_the_engine(fleet) -> None:
 async def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(fleet) -> None:
     async with no_child_left():
         with pytest.raises(ValueError, match="no such model"):
-            async with fleet(Scripted(start_error="no such model")):
+            async with fleet(Scripted(start_error="no such model"), launcher=LocalLauncher()):
                 pass
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from in_process import InProcess
 from plain_adapters import adapted
 from plain_model import make_model
 from scripted import Scripted, fingerprint, scripted_tokens
@@ -31,8 +32,10 @@ REQUEST = GenerateRequest(prompt_ids=(3, 4, 5), sampling=SamplingParams(max_toke
 async def generators(
     engine: EngineConfig, model: Path, folder: Path, *, replicas: int = 1
 ) -> AsyncIterator[tuple[GeneratorService, SharedMemoryStore]]:
-    config = GeneratorConfig(engine=engine, replicas=replicas, device="cpu", max_model_len=256, probe_every_s=0.3)
-    async with Runtime(log_dir=folder / "logs") as runtime:
+    config = GeneratorConfig(
+        engine=engine, replicas=replicas, device="cpu", max_model_len=256, probe_every_s=0.3, probe_timeout_s=30
+    )
+    async with Runtime(log_dir=folder / "logs", launcher=InProcess()) as runtime:
         store = SharedMemoryStore("test", root=folder)
         service = GeneratorService(config=config, store=store, model_path=str(model), runtime=runtime)
         try:

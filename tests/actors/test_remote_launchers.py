@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import LONG_S, until
 
-from agentgym.actors.launchers import KubernetesLauncher, Launcher, SkyPilotLauncher, SlurmLauncher, SshLauncher
+from agentgym.actors.launchers import KubernetesLauncher, Launcher, SkyPilotLauncher, SlurmLauncher, SshLauncher, remote
 from agentgym.actors.launchers.remote import start_host
 from agentgym.errors import UserError
 
@@ -102,7 +102,10 @@ async def test_the_nodes_of_a_task_of_skypilot_are_its_hosts(programs: Path, mon
     assert SkyPilotLauncher().transport() == "tcp://127.0.0.1:0"
 
 
-async def test_a_command_has_the_time_to_end_by_itself_when_its_launcher_does(tmp_path: Path) -> None:
+async def test_a_command_has_the_time_to_end_by_itself_when_its_launcher_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "END_S", LONG_S)  # on a busy machine a shell may take its time
     script = f"cd {tmp_path}; touch started; cat; touch ended"
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(start_host("n", ["bash", "-c", script], LONG_S, None, stack))

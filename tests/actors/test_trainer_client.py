@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from in_process import InProcess
 from safetensors.torch import load_file
 from tiny_model import draw_samples, write_model
 from waiting import LONG_S, no_child_left
@@ -90,7 +91,7 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
 
 @pytest.mark.slow
 async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path, tmp_path: Path) -> None:
-    async with Runtime(log_dir=tmp_path / "logs"):
+    async with Runtime(log_dir=tmp_path / "logs", launcher=InProcess()):
         trainer = TrainerClient(setup(policy, tmp_path / "titan"))
         reference = ReferenceModel(setup(policy, tmp_path / "titan"))
         await asyncio.gather(trainer.start(), reference.start())
@@ -107,7 +108,7 @@ async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path,
 
 @pytest.mark.slow
 async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp_path: Path) -> None:
-    async with Runtime(log_dir=tmp_path / "logs"):
+    async with Runtime(log_dir=tmp_path / "logs", launcher=InProcess()):
         trainer = TrainerClient(setup(policy, tmp_path / "titan"))
         await trainer.start()
         victim = trainer.pids()[0]
@@ -119,7 +120,7 @@ async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp
 
 @pytest.mark.slow
 async def test_a_model_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
-    async with no_child_left(), Runtime(log_dir=tmp_path / "logs"):
+    async with no_child_left(), Runtime(log_dir=tmp_path / "logs", launcher=InProcess()):
         trainer = TrainerClient(setup(tmp_path / "nothing", tmp_path / "titan"))
         with pytest.raises(ValueError, match="nothing"):
             await trainer.start()

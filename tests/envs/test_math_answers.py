@@ -138,4 +138,4 @@ def test_long_texts_are_searched_in_linear_time(piece: str) -> None:
         return time.thread_time() - began_s
 
     whole_s = took_s(text)
-    assert whole_s < 0.5 or whole_s < 3 * took_s(text[: len(text) // 2])  # 4 times: quadratic
+    assert whole_s < 0.5 or whole_s < 24 * took_s(text[: len(text) // 8])  # quadratic: 64 times

@@ -22,7 +22,7 @@ SMALL = (
     "loop.checkpoint_every=1",
     "eval.tasks=6",
     "eval.samples_per_task=1",
-    "generator.replicas=1",  # most of a short run is the start of its processes
+    "generator.replicas=1",
     "sandbox.name=monty",
     "logging.sinks=[]",
 )
@@ -54,8 +54,13 @@ class RecordingReporter:
         pass
 
 
+IN_PROCESS = "launcher.name=in_process:InProcess"
+"""Trainer and generators in the test's own process: most of a short run is the start of theirs."""
+
+
 def small_recipe(*overrides: str) -> Recipe:
-    return finish_recipe(apply_overrides({}, [*SMALL, *overrides]))[0]
+    """For a run in this process; with launcher.name=local, for one with processes of its own."""
+    return finish_recipe(apply_overrides({}, [*SMALL, IN_PROCESS, *overrides]))[0]
 
 
 def run_processes(folder: Path, name: str = "") -> list[psutil.Process]:
@@ -76,6 +81,7 @@ class Lab:
     root: Path
 
     small = SMALL
+    in_process = IN_PROCESS
     recipe = staticmethod(small_recipe)
     processes = staticmethod(run_processes)
     reporter = RecordingReporter

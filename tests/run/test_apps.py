@@ -59,7 +59,7 @@ def test_a_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> None:
         more = [*more, f"model.path={write_small('Qwen/Qwen3-0.6B', tmp_path / 'qwen3')}"]
     if "code_exec" not in name:  # too hard for these policies
         given["rewards"] = {**given["rewards"], COIN: 1.0}
-    recipe, _ = finish_recipe(apply_overrides(given, [*SMALL, *more]))
+    recipe, _ = finish_recipe(apply_overrides(given, [*SMALL, lab.in_process, *more]))
     reporter = lab.reporter()
     with closing(lab.new_run(recipe)) as folder:
         asyncio.run(train(recipe, folder, reporter))

@@ -31,6 +31,7 @@ def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(
     from exact_resume import differences
 
     recipe = lab.recipe(
+        "launcher.name=local",
         "generator.replicas=2",
         "loop.steps=5",
         "loop.deterministic=true",

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.hostile
 
 
 def test_a_run_that_was_killed_in_a_save_goes_on_and_trains_nothing_twice(lab) -> None:
-    recipe = lab.recipe("loop.steps=4", "eval.at_end=false", "loop.checkpoint_every=1")
+    recipe = lab.recipe("launcher.name=local", "loop.steps=4", "eval.at_end=false", "loop.checkpoint_every=1")
     folder = lab.new_run(recipe)
     folder.close()
     code = (
@@ -53,6 +53,7 @@ def test_a_run_that_was_killed_in_a_save_goes_on_and_trains_nothing_twice(lab) -
 
 def test_a_run_whose_trainer_is_killed_goes_on_by_itself(lab) -> None:
     recipe = lab.recipe(
+        "launcher.name=local",
         "loop.steps=3",
         "loop.checkpoint_every=0",
         "eval.at_end=false",

@@ -54,14 +54,13 @@ def test_a_program_of_ones_own_explains_itself_and_mistakes(capsys, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.hostile
 def test_the_loop_of_apps_grpo_trains_as_the_built_in_one(lab, tmp_path: Path) -> None:
     grpo = runpy.run_module("apps.grpo.main")["grpo"]
     recipe = lab.recipe(*[word.removeprefix("--") for word in SETTINGS], "loop.steps=3", *CONSTANT)
     with closing(lab.new_run(recipe)) as built_in:
         asyncio.run(train(recipe, built_in, lab.reporter()))
         wanted = [[row.metrics[key] for key in COMPARED] for row in built_in.read_metrics()]
-    small = [f"--{word}" for word in [*lab.small, *CONSTANT, "logging.sinks=[tensorboard]"]]
+    small = [f"--{word}" for word in [*lab.small, lab.in_process, *CONSTANT, "logging.sinks=[tensorboard]"]]
     assert run_loop(grpo, [*small, *SETTINGS, "--loop.steps=2", f"--logging.runs_dir={tmp_path / 'own'}"]) == 0
     [path] = (tmp_path / "own").iterdir()
     own = RunFolder.open(path)
@@ -82,7 +81,14 @@ def test_the_loop_of_apps_sft_trains_as_the_built_in_one_and_its_run_goes_on(lab
         [{"role": "user", "content": f"Say {n}."}, {"role": "assistant", "content": str(n)}] for n in range(100, 120)
     ]
     talks.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in said))
-    words = [f"sft.data=[{talks}]", "sft.batch_size=4", "sft.checkpoint_every=2", "trainer.device=cpu", *CONSTANT]
+    words = [
+        f"sft.data=[{talks}]",
+        "sft.batch_size=4",
+        "sft.checkpoint_every=2",
+        "trainer.device=cpu",
+        lab.in_process,
+        *CONSTANT,
+    ]
     settings = finish_sft(apply_overrides({}, [*words, "sft.steps=3", "logging.sinks=[]"]))[0]
     with closing(lab.new_run(settings)) as built_in:
         asyncio.run(sft(settings, built_in, lab.reporter()))
@@ -132,11 +138,14 @@ async def enter(block: AbstractAsyncContextManager[object]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.hostile
 @pytest.mark.parametrize(("module", "name"), [("dapo", "dapo"), ("ppo_minimal", "ppo")])
 def test_the_other_loops_of_apps_train_and_measure(module: str, name: str, lab, tmp_path: Path) -> None:
     loop = runpy.run_module(f"apps.{module}.main")[name]
-    words = ["--config", str(ROOT / "apps" / module / "math.yaml"), *(f"--{word}" for word in lab.small)]
+    words = [
+        "--config",
+        str(ROOT / "apps" / module / "math.yaml"),
+        *(f"--{word}" for word in [*lab.small, lab.in_process]),
+    ]
     assert run_loop(loop, [*words, *SETTINGS[1:], "--loop.steps=2", f"--logging.runs_dir={tmp_path}"]) == 0
     [path] = tmp_path.iterdir()
     run = RunFolder.open(path)
@@ -149,7 +158,9 @@ def test_the_other_loops_of_apps_train_and_measure(module: str, name: str, lab, 
 @pytest.mark.hostile
 async def test_every_service_answers_under_each_of_its_names_and_what_the_loop_raises_ends_them(lab, tmp_path) -> None:
     given = [word.removeprefix("--") for word in SETTINGS]
-    recipe = lab.recipe(*given, "loss.kl_coef=0.1", "generator.replicas=2", f"logging.runs_dir={tmp_path}")
+    recipe = lab.recipe(
+        *given, "launcher.name=local", "loss.kl_coef=0.1", "generator.replicas=2", f"logging.runs_dir={tmp_path}"
+    )
     with pytest.raises(RuntimeError, match="mine"):
         async with agentgym.services(recipe, name="all") as services:
             task = await services.dataset.sample()

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.hostile
 
 def test_generators_sample_from_what_is_trained_and_the_trainer_is_its_own_reference(lab):
     recipe = lab.recipe(
+        "launcher.name=local",
         "trainer.lora.rank=4",
         "loss.kl_coef=0.01",
         "loop.check_sync_every=1",
@@ -52,6 +53,7 @@ def test_a_resumed_run_merges_into_the_model_that_it_began_with_and_so_does_a_re
     model = lab.root / "base"
     shutil.copytree(policy_path(), model)
     settings = (
+        "launcher.name=local",
         f"model.path={model}",
         "trainer.lora.rank=4",
         "trainer.reference_every=1",

@@ -16,7 +16,7 @@ from agentgym.rl.loop import TrainingLoop
 from agentgym.run.train import train
 from agentgym.types import Group, Turn
 
-pytestmark = pytest.mark.hostile
+pytestmark = pytest.mark.slow
 OFFSETS = (0.0, 0.5, 0.5, 1.5)
 """By the version of the weights, in nats."""
 

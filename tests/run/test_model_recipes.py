@@ -96,7 +96,13 @@ def test_a_models_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> Non
         [APPS / "grpo" / f"{name}.yaml", task, GPUS[NAMES.index(name) % len(GPUS)], *memory]
     )
     released = mapping["model"]["path"]
-    more = [f"model.path={write_small(released, tmp_path / 'model')}", *ON_CPU, *STEPS, *WITHOUT_HUB[task.stem]]
+    more = [
+        f"model.path={write_small(released, tmp_path / 'model')}",
+        lab.in_process,
+        *ON_CPU,
+        *STEPS,
+        *WITHOUT_HUB[task.stem],
+    ]
     mapping["rewards"] = {**mapping["rewards"], COIN: 1.0}  # all else is too hard for random weights
     recipe, _ = finish_recipe(apply_overrides(mapping, more), where=where)
     with closing(lab.new_run(recipe)) as folder:
@@ -113,7 +119,7 @@ def test_a_models_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", [*NAMES, "warm_start"])
 def test_a_recipe_of_fine_tuning_trains_two_steps(lab, tmp_path: Path, name: str) -> None:
     mapping, where = read_recipe_files([APPS / "sft" / f"{name}.yaml"])
-    more = ["sft.oracle_tasks=3", "sft.steps=2", "sft.batch_size=2", *ON_CPU]
+    more = ["sft.oracle_tasks=3", "sft.steps=2", "sft.batch_size=2", lab.in_process, *ON_CPU]
     if name in NAMES:
         more += [f"model.path={write_small(mapping['model']['path'], tmp_path / 'model')}", *GSM8K]
     else:

@@ -315,7 +315,7 @@ def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altere
 @pytest.mark.hostile
 def test_the_steps_of_a_real_run_are_trained_again_by_processes_as_the_runs(lab) -> None:
     recipe = lab.recipe(
-        *("loop.steps=2", "loop.checkpoint_every=0", "loop.max_staleness=1"),
+        *("launcher.name=local", "loop.steps=2", "loop.checkpoint_every=0", "loop.max_staleness=1"),
         *("loss.kl_coef=0.01", "eval.at_end=false"),
     )
     folder = lab.new_run(recipe)

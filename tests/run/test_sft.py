@@ -35,6 +35,7 @@ def recipe(**config: object) -> SftRecipe:
         | config,
         "eval": {"tasks": 4, "samples_per_task": 1, "at_end": "env" in config},
         "logging": {"sinks": []},
+        "launcher": {"name": "in_process:InProcess"},
         "trainer": {"device": "cpu"},
         "generator": {"device": "cpu", "replicas": 1},
     }

@@ -25,7 +25,6 @@ from agentgym.runs.steering import Steering
 from agentgym.types import Json
 
 pytestmark = pytest.mark.slow
-IN_PROCESS = "launcher.name=in_process:InProcess"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -88,7 +87,7 @@ class Plugin:
 
 @pytest.fixture(scope="module")
 def finished(make_lab, tmp_path_factory) -> Finished:
-    """All of a run in this process, with settings that differ from their defaults wherever a part reads them."""
+    """A run with settings that differ from their defaults wherever a part reads them."""
     lab = make_lab(tmp_path_factory.mktemp("finished"))
     registry = PluginRegistry.discover([])
     registry.register(Plugin(), "ours")
@@ -107,7 +106,6 @@ def finished(make_lab, tmp_path_factory) -> Finished:
         "generator.replicas=2",
         "generator.max_batch=5",
         "logging.sinks=[noted]",
-        IN_PROCESS,
     )
     searches = [gc.get_threshold()]
     folder, reporter = lab.new_run(recipe), lab.reporter(on_step=lambda step: searches.append(gc.get_threshold()))
@@ -178,7 +176,9 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
         loop.rollout = play
 
     held_back = ("weights.keep=3", "loop.check_sync_every=0")
-    recipe = lab.recipe("loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0", *held_back)
+    recipe = lab.recipe(
+        "launcher.name=local", "loop.steps=50", "loop.max_refills=1", "loop.checkpoint_every=0", *held_back
+    )
     folder, reporter = lab.new_run(recipe), lab.reporter()
     result = asyncio.run(train(recipe, folder, reporter, change_loop=solved_from_group_6_on))
     folder.close()
@@ -210,7 +210,7 @@ def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
 @pytest.mark.hostile
 def test_kill_9_of_a_generator_is_survived_and_no_episode_is_trained_twice(lab):
     more = ("generator.replicas=2", "loop.steps=60", "loop.checkpoint_every=0", "loop.check_sync_every=1")
-    recipe = lab.recipe("eval.at_end=false", *more)
+    recipe = lab.recipe("launcher.name=local", "eval.at_end=false", *more)
     folder = lab.new_run(recipe)
     killed: list[int] = []
 
@@ -320,7 +320,6 @@ def test_a_mistake_in_the_recipe_is_refused_before_anything_starts(lab, override
     assert lab.processes(folder.path) == []
 
 
-@pytest.mark.hostile
 def test_a_run_does_between_two_steps_what_it_was_asked_to_and_goes_on_where_it_stopped(lab):
     recipe = lab.recipe("loop.steps=4", "loop.checkpoint_every=0", "eval.at_end=false", "loop.eval_tasks=3")
     folder = lab.new_run(recipe)
