@@ -203,12 +203,12 @@ async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
 
 
 async def test_closing_answers_those_who_wait_and_leaves_no_task_connection_or_handler(tmp_path) -> None:
-    before, handler = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
+    before, installed = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
     handler = FakeHandler()
     handler.gate.clear()
     bind = f"unix:{tmp_path}/agents.sock"
     async with Endpoint(bind) as endpoint:
-        assert endpoint.url == bind and signal.getsignal(signal.SIGTERM) is handler
+        assert endpoint.url == bind and signal.getsignal(signal.SIGTERM) is installed
         transport = httpx.AsyncHTTPTransport(uds=f"{tmp_path}/agents.sock")
         headers = {"x-api-key": endpoint.admit(handler)}
         client = httpx.AsyncClient(transport=transport, base_url="http://endpoint", headers=headers)

@@ -111,11 +111,11 @@ async def test_a_client_that_is_gone_when_its_answer_is_ready_leaves_it_to_the_n
 
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b"", "root_path": ""}
     handler.gate.clear()
-    handler = asyncio.create_task(make_app(endpoint._gate, "policy")(scope, receive, send))
+    request = asyncio.create_task(make_app(endpoint._gate, "policy")(scope, receive, send))
     await handler.called.acquire()
     handler.gate.set()
     gone.set()
-    await handler
+    await request
     assert sent == [] and handler.num_recorded == 1
     answer = await client.post(CHAT, content=body)
     assert answer.status_code == 200 and handler.num_recorded == 1
