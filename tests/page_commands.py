@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 from packaging.requirements import Requirement
@@ -29,11 +28,13 @@ from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
+from agentgym.run.ending import TrainResult
 from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
+from agentgym_envs.code_exec import CodeExec
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLE = ROOT / "tests" / "data" / "example_plugin"
@@ -91,10 +92,8 @@ def registry(disabled: Sequence[str] = ()) -> PluginRegistry:
 class NoJobs:
     """In place of training and evaluation: a command that gets this far was right."""
 
-    async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(
-            run_dir=folder.path, steps=0, first=None, last=None, difference=None, nothing_left="", stopped=""
-        )
+    async def train(self, recipe: Recipe, folder: RunFolder, *_: object, **__: object) -> TrainResult:
+        return TrainResult(run_dir=folder.path, steps=0, first=None, last=None, difference=None)
 
     def restart(self, restarts: Restarts) -> int:
         return 0 if restarts.words and restarts.at_most else 1
@@ -174,7 +173,7 @@ def make_evaluation(path: Path, status: RunStatus) -> None:
         ]
         for task in tasks
     ]
-    setup = EvalSetup.of(SimpleNamespace(name="code_exec", version=1), tasks, samples_per_task=2, seed=0, greedy=False)
+    setup = EvalSetup.of(CodeExec(), tasks, samples_per_task=2, seed=0, greedy=False)
     with RunFolder.create(path.parent, path.name) as made:
         made.save_config(to_mapping(Recipe()))
         files = EvaluationFiles(made, 0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,11 +98,17 @@ def test_a_machine_without_a_gpu_computes_on_its_cpu(tmp_path: Path, monkeypatch
     assert pick_device("auto", "trainer") == "cpu"
 
 
+@dataclass
+class Properties:
+    """torch's, of a build that may know no uuid."""
+
+    pci_domain_id: int
+    pci_bus_id: int
+    pci_device_id: int = 0
+
+
 def test_a_gpu_without_a_uuid_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [
-        SimpleNamespace(uuid="8f2f6ba6", pci_domain_id=0, pci_bus_id=3, pci_device_id=0),
-        SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0),
-        SimpleNamespace(pci_domain_id=1, pci_bus_id=0xC1, pci_device_id=0),
-    ]
+    places = [Properties(0, 3), Properties(0, 0xC1), Properties(1, 0xC1)]
+    places[0].uuid = "8f2f6ba6"  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.cuda, "get_device_properties", places.__getitem__)
     assert [gpu_identity(index) for index in range(3)] == ["8f2f6ba6", "0000:c1:00", "0001:c1:00"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -23,11 +23,35 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LENGTHS = (5, 1, 9, 3, 7, 2)
 ROWS, LONGEST = len(LENGTHS), max(LENGTHS)
 HORIZON = 32
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Those of TRL's GRPOConfig that its loss reads."""
+
+    delta: object = None
+    use_bias_correction_kl: bool = False
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+    steps_per_generation: int = 1
+    top_entropy_quantile: float = 1.0
+
+
+class OneProcess:
+    """TRL's accelerator and model, as far as its loss uses them."""
+
+    num_processes, sync_gradients, training = 1, False, True
+
+    def gather(self, values: Tensor) -> Tensor:
+        return values
+
+    gather_for_metrics = gather
+
+    def reduce(self, values: Tensor, **_: object) -> Tensor:
+        return values
+
+
 SETTINGS: dict[str, object] = {
-    "args": SimpleNamespace(
-        delta=None, use_bias_correction_kl=False, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
-        steps_per_generation=1, top_entropy_quantile=1.0,
-    ),
     "loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.0,
     "max_completion_length": HORIZON, "current_gradient_accumulation_steps": 1, "top_entropy_quantile": 1.0,
     "off_policy_mask_threshold": None, "use_vllm": False, "vllm_importance_sampling_correction": False,
@@ -92,18 +116,11 @@ def of_trl(columns: dict[str, Tensor], settings: dict[str, object]) -> tuple[Ten
         def __init__(self) -> None:
             given = {key: value for key, value in settings.items() if key not in ("delta", "weights")}
             self.__dict__.update(SETTINGS | given)
-            self.args = SimpleNamespace(**{**vars(SETTINGS["args"]), "delta": settings.get("delta")})
+            self.args = Arguments(delta=settings.get("delta"))
             self._entropy_bonus_enabled = "entropy_coef" in settings
             self.use_vllm = self.vllm_importance_sampling_correction = "weights" in settings
-            self.model = SimpleNamespace(training=True)
+            self.model = self.accelerator = OneProcess()
             self._metrics = {"train": defaultdict(list)}
-            self.accelerator = SimpleNamespace(
-                num_processes=1,
-                sync_gradients=False,
-                gather=lambda x: x,
-                gather_for_metrics=lambda x: x,
-                reduce=lambda x, **_: x,
-            )
 
         def _get_per_token_logps_and_entropies(self, *_: object, **__: object) -> tuple[Tensor, Tensor, None]:
             return now, columns["entropy"], None

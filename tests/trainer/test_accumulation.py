@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.engine import TitanEngine
 from agentgym.trainer.memory_advice import fields_to_lower
-from agentgym.trainer.parallel import lost_in
+from agentgym.trainer.parallel import Ranks, lost_in
 from agentgym.types import Sample
 from tests.trainer.accumulation_worker import broken_backward, gradients, numbers
 
@@ -76,7 +76,11 @@ WAYS = [{"reduce_gradients": "each"}, {"reduce_gradients": "last"}, {"gather_wei
 
 def as_of_two(engine: TitanEngine, **settings: Any) -> Accumulation:
     """One rank shards with itself, and keeps whole gradients as each of several does."""
-    ranks: Any = SimpleNamespace(device=torch.device("cpu"), data_size=2, context=SimpleNamespace(size=1))
+
+    class OfTwo(Ranks):
+        data_size = 2
+
+    ranks = OfTwo(**{field.name: getattr(engine._ranks, field.name) for field in fields(Ranks)})
     return Accumulation(engine._model, ranks, TrainerConfig(**settings))
 
 
@@ -177,13 +181,14 @@ def test_a_lost_peer_is_found_behind_the_error_of_clearing_up(
 ) -> None:
     engine = make_engine()
 
-    def over(_: object) -> Any:
-        raise torch.distributed.DistBackendError("a peer is gone")
+    class Broken(Accumulation):
+        def over(self, _: object) -> Any:
+            raise torch.distributed.DistBackendError("a peer is gone")
 
-    def drop() -> None:
-        raise RuntimeError("an event can't be waited for")
+        def drop(self) -> None:
+            raise RuntimeError("an event can't be waited for")
 
-    engine._accumulation = SimpleNamespace(over=over, drop=drop)  # type: ignore[assignment]
+    engine._accumulation = Broken(engine._model, engine._ranks, TrainerConfig())
     with pytest.raises(RuntimeError, match="an event") as raised:
         engine.train_step(samples)
     assert lost_in(raised.value) == "a peer is gone"

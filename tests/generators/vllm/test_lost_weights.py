@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,12 +32,23 @@ class Processes:
         raise InfraError("vLLM does not pause")
 
 
+class Cpu:
+    """vLLM's platform."""
+
+    def is_cuda_alike(self) -> bool:
+        return False
+
+    def is_unspecified(self) -> bool:
+        return False
+
+
 @pytest.mark.parametrize("where", ["in vLLM's process", "in ours"])
 async def test_weights_that_cannot_be_read_leave_vllm_as_it_was(old_model, new_model, where, monkeypatch) -> None:
     monkeypatch.setattr(os, "environ", os.environ.copy())  # it sets vLLM's variables
-    platform = SimpleNamespace(is_cuda_alike=lambda: False, is_unspecified=lambda: False)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
+    platforms: Any = ModuleType("vllm.platforms")
+    platforms.current_platform = Cpu()
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     engine = VllmEngine(GeneratorConfig(device="cpu", max_model_len=64), str(old_model.folder))
     engine._failure, engine._llm = "", Processes("InfraError: the weights of version 1 did not arrive")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,14 +53,26 @@ class Model:
         return loaded
 
 
+@dataclass
+class Configs:
+    """Those of vLLM, as far as a worker asks them."""
+
+    model: str
+    dtype: torch.dtype = torch.float32
+    enable_cumem_allocator: bool = False
+    world_size: int = 1
+
+
 class Worker(WorkerExtension):
     device = torch.device("cpu")
-    parallel_config = SimpleNamespace(world_size=1)
 
     def __init__(self, base: PlainModel) -> None:
         self.model = Model(base.weights())
-        self.model_runner = SimpleNamespace(get_model=lambda: self.model)
-        self.model_config = SimpleNamespace(model=str(base.folder), dtype=torch.float32, enable_cumem_allocator=False)
+        self.model_runner = self
+        self.model_config = self.parallel_config = Configs(str(base.folder))
+
+    def get_model(self) -> Model:
+        return self.model
 
     def agentgym_loads_in_place(self) -> bool:
         return True

@@ -8,7 +8,6 @@ import inspect
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +81,14 @@ async def test_when_it_is_closed_nobody_takes_the_end_of_vllms_process_for_a_fai
     engine = VllmEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=256), str(old_model.folder))
     reading = asyncio.ensure_future(asyncio.sleep(60))
     asked: list[tuple[float, int]] = []
-    engine._llm = SimpleNamespace(output_handler=reading, shutdown=lambda s: asked.append((s, reading.cancelling())))
+
+    class Llm:
+        output_handler = reading
+
+        def shutdown(self, timeout_s: float) -> None:
+            asked.append((timeout_s, reading.cancelling()))
+
+    engine._llm = Llm()
     await engine.close()
     assert len(asked) == 1 and asked[0][1] == 1 and asked[0][0] > 0
     assert reading.cancelled()
