@@ -243,12 +243,12 @@ def _sentence(
     verdict: Verdict, change: Change | None, findings: Sequence[Finding], rows: Sequence[MetricsRow], done: str
 ) -> str:
     said, head = _head(verdict, change, findings, rows, done)
-    told = [head, _verdict(verdict, change, len(rows), whole=not head)]
+    sentences = [head, _verdict(verdict, change, len(rows), whole=not head)]
     cause = next((one for one in findings if one.severity != "note" and one is not said), None)
     if cause is not None and not (verdict == "learning" and cause.severity != "problem"):
         lead = "But" if verdict == "learning" else "Look first at this"
-        told.append(f"{lead}: {cause.text}.")
-    return " ".join(filter(None, told))
+        sentences.append(f"{lead}: {cause.text}.")
+    return " ".join(filter(None, sentences))
 
 
 def _head(

@@ -135,7 +135,7 @@ class McpSession:
         if self.is_broken:
             raise InfraError(f"{self._named()} is gone{self._broken}{self._last_words()}")
         try:
-            return _told(await self._ask(call.name, self._client.call_tool(call.name, arguments)))
+            return _tool_result(await self._ask(call.name, self._client.call_tool(call.name, arguments)))
         except _Refused as refused:
             return ToolResult(f"Error: {call.name}: {refused}", refused.kind)
 
@@ -283,7 +283,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _told(answer: Any) -> ToolResult:
+def _tool_result(answer: Any) -> ToolResult:
     """What the agent reads of a result; links to pages about errors cost tokens and say nothing."""
     parts = [_block(block) for block in answer.content]
     if not parts and answer.structured_content is not None:

@@ -50,8 +50,8 @@ def heard(messages: Sequence[Message]) -> list[Heard]:
             known = answers.get(message.get("tool_call_id", ""))
             of_turn, place, name, new = known or (turn, unanswered, message.get("name", "tool"), "call00000")
             unanswered = place + 1
-            told: Message = {"role": "tool", "content": message["content"], "name": name, "tool_call_id": new}
-            result.append(Heard(("tool", message["content"].strip(), (), (turn - of_turn, place)), told))
+            renamed: Message = {"role": "tool", "content": message["content"], "name": name, "tool_call_id": new}
+            result.append(Heard(("tool", message["content"].strip(), (), (turn - of_turn, place)), renamed))
         else:
             plain: Message = {"role": message["role"], "content": message["content"]}
             result.append(Heard((message["role"], message["content"].strip(), (), _NO_CALL), plain))

@@ -86,8 +86,8 @@ async def answer_calls(
 
     async def answer(call: Call) -> ToolTrace:
         if isinstance(call, MalformedCall):
-            told = cut_text(f"Error: {call.fault}", max_chars)
-            return ToolTrace(turn=turn, name="", arguments=call.text, result=told, error="malformed")
+            text = cut_text(f"Error: {call.fault}", max_chars)
+            return ToolTrace(turn=turn, name="", arguments=call.text, result=text, error="malformed")
         began = time.perf_counter()
 
         def trace(result: str, error: str) -> ToolTrace:

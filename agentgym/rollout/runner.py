@@ -127,7 +127,7 @@ class EpisodeRunner:
         if cut is not None and self.config.cut_turns == "floor":
             episode.outcome, episode.stop = Outcome.INVALID, cut
             return Reply()
-        told = await self._answer(calls, ids)
+        results = await self._answer(calls, ids)
         if episode.stop is Stop.MALFORMED:
             return Reply()
         reply = await self._ask("after_calls" if calls else "reply")
@@ -142,7 +142,7 @@ class EpisodeRunner:
             episode.stop = Stop.MAX_TURNS
         elif self.environment.dynamic_tools:
             context.tools = await self.call("toolbox", self.environment.toolbox)
-        return Reply(messages=(*told, *reply.messages), done=reply.done, invalid=reply.invalid) if told else reply
+        return Reply(messages=(*results, *reply.messages), done=reply.done, invalid=reply.invalid) if results else reply
 
     async def _answer(self, calls: Sequence[Call], ids: Sequence[str]) -> list[Message]:
         """Make a turn's calls; returns the messages that answer them, which are in the conversation already."""
@@ -166,9 +166,9 @@ class EpisodeRunner:
         )
         if episode.stop is Stop.MALFORMED:
             return []
-        told = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
-        self.context.messages.extend(told)
-        return told
+        results = [tool_message(*one) for one in zip(calls, ids, episode.tool_calls[known:], strict=True)]
+        self.context.messages.extend(results)
+        return results
 
     @property
     def left_s(self) -> float:

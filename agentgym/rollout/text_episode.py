@@ -25,7 +25,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import drawn
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.text.tool_formats.hermes import Hermes
-from agentgym.text.tool_text import told, with_tools
+from agentgym.text.tool_text import tools_text, with_tools
 from agentgym.types import Episode, Json, Message, Outcome, Split, Stop, Task
 
 _CALLS = Hermes()  # how an action calls tools, and how the prompt says so
@@ -228,7 +228,7 @@ class TextEpisode:
 
 async def _prompt(runner: EpisodeRunner) -> str:
     prompt, schemas = runner.episode.task.prompt, await runner.schemas()
-    return _text(prompt if schemas is None else with_tools(prompt, told(schemas, _CALLS)))
+    return _text(prompt if schemas is None else with_tools(prompt, tools_text(schemas, _CALLS)))
 
 
 def _text(messages: Sequence[Message]) -> str:

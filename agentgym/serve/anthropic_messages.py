@@ -157,8 +157,8 @@ def _user(path: str, content: Json) -> list[Message]:
             texts.append(block)
             continue
         call_id = as_text(block.get("tool_use_id"), f"{where}.tool_use_id")
-        told = read_text(block.get("content"), f"{where}.content", _TEXTS)
-        results.append({"role": "tool", "content": told, "tool_call_id": call_id})
+        result = read_text(block.get("content"), f"{where}.content", _TEXTS)
+        results.append({"role": "tool", "content": result, "tool_call_id": call_id})
     if texts or not results:
         results.append({"role": "user", "content": read_text(texts, path, _TEXTS)})
     return results

@@ -26,10 +26,10 @@ def make_app(gate: Gate, model: str) -> Starlette:
     began = int(time.time())
 
     async def models(request: Request) -> Response:
-        return await _told(gate, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
+        return await _respond(gate, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
 
     async def one_model(request: Request) -> Response:
-        return await _told(gate, request, _model(request.path_params["name"], began))
+        return await _respond(gate, request, _model(request.path_params["name"], began))
 
     routes = [
         Route("/v1/chat/completions", CallRoute(gate, ChatCompletions()), methods=["POST"]),
@@ -51,7 +51,7 @@ def _model(name: str, created: int) -> dict[str, Json]:
     }  # fmt: skip
 
 
-async def _told(gate: Gate, request: Request, value: Json) -> Response:
+async def _respond(gate: Gate, request: Request, value: Json) -> Response:
     try:
         gate.admitted(dict(request.scope["headers"]))
     except Refused as error:
@@ -61,6 +61,6 @@ async def _told(gate: Gate, request: Request, value: Json) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = f"{request.method} {request.url.path}: {error.detail}; the paths are {', '.join(PATHS)}"
-    failure = Failure(status=error.status_code, kind="path", message=told)
+    message = f"{request.method} {request.url.path}: {error.detail}; the paths are {', '.join(PATHS)}"
+    failure = Failure(status=error.status_code, kind="path", message=message)
     return JSONResponse(openai_failure(failure), error.status_code, headers=error.headers)

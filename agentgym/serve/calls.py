@@ -52,10 +52,10 @@ class Gate:
             return found
         if self.keys.is_concluded(key):
             raise Refused(409, "ended", "the episode of this key is over")
-        told = (
+        message = (
             "this key is unknown" if key else "no key was given; send it as `Authorization: Bearer KEY`, or x-api-key"
         )
-        raise Refused(401, "key", told)
+        raise Refused(401, "key", message)
 
     async def body(self, admitted: Admitted, headers: Headers, receive: Receive) -> bytes:
         """Raises Refused for one that is encoded, or too large (with others that its key sends now); ClientGone."""

@@ -150,9 +150,11 @@ def read_tools(body: Mapping[str, Json]) -> tuple[Schema, ...]:
     for path, tool in objects(body.get("tools") or [], "tools"):
         if tool.get("type") != "function":
             refuse(f"{json.dumps(tool.get('type'))[:80]} is not supported; give function", f"{path}.type")
-        told = as_object(tool.get("function"), f"{path}.function")
+        function = as_object(tool.get("function"), f"{path}.function")
         tools.append(
-            function_schema(told.get("name"), told.get("description"), told.get("parameters"), f"{path}.function")
+            function_schema(
+                function.get("name"), function.get("description"), function.get("parameters"), f"{path}.function"
+            )
         )
     return () if read_choice(body) == "none" else tuple(tools)
 

@@ -92,8 +92,8 @@ class Responses:
     def failure_event(self, failure: Failure) -> bytes:
         found: Any = openai_failure(failure)
         error = found["error"]
-        told: Json = {name: error[name] for name in ("code", "message", "param")}
-        return data({"type": "error", "sequence_number": 0, **told}, "error")  # type: ignore[dict-item]
+        shown: Json = {name: error[name] for name in ("code", "message", "param")}
+        return data({"type": "error", "sequence_number": 0, **shown}, "error")  # type: ignore[dict-item]
 
 
 def _read_input(body: Mapping[str, Json]) -> tuple[Message, ...]:

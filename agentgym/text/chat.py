@@ -19,7 +19,7 @@ from agentgym.text.marks import Marks
 from agentgym.text.template_cache import Frames, Remembered
 from agentgym.text.tokenizer import TEMPLATE_ADVICE, Tokenizer
 from agentgym.text.tool_formats.base import Parsed, ToolFormat
-from agentgym.text.tool_text import INSTRUCTION, told, with_tools
+from agentgym.text.tool_text import INSTRUCTION, tools_text, with_tools
 from agentgym.text.tool_use import (
     ToolUse,
     call_message,
@@ -36,13 +36,13 @@ AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what th
 USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
 _REMEMBERED_CHARS = 1000  # a reply that is longer seldom comes twice
 _THOUGHTS = ("<think>", "</think>")
-_MAX_TOLD = 1024
+_MAX_TOOLS_TEXTS = 1024
 
 Schemas = Sequence[Schema]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ToolsText:
     """Tools as they enter a prompt: for a template that writes them, or as a text. number: of its own."""
 
     number: int
@@ -64,8 +64,9 @@ class ChatRenderer:
         self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
         self.call_stop = self.stop  # of a turn that calls: harmony, Llama and GLM end it otherwise
         self._marks_of = _marks_of(tokenizer, ())
-        self._told: dict[int, tuple[Schemas, _Told]] = {}  # by id, which the schemas themselves keep from reuse
-        self._told_by_text: dict[str, _Told] = {}
+        # by id, which the schemas themselves keep from reuse
+        self._tools_texts: dict[int, tuple[Schemas, _ToolsText]] = {}
+        self._tools_texts_by_json: dict[str, _ToolsText] = {}
         self._numbers = count()
         self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
         self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
@@ -282,18 +283,18 @@ class ChatRenderer:
                 taken.append(call_message(calls, message["content"], self.tool_use) if calls else message)
         return taken
 
-    def _known(self, tools: Schemas) -> _Told:
-        if len(self._told) >= _MAX_TOLD:  # tools of each episode, or that change
-            self._told.clear()
-            self._told_by_text.clear()
-        if id(tools) not in self._told:
+    def _known(self, tools: Schemas) -> _ToolsText:
+        if len(self._tools_texts) >= _MAX_TOOLS_TEXTS:  # tools of each episode, or that change
+            self._tools_texts.clear()
+            self._tools_texts_by_json.clear()
+        if id(tools) not in self._tools_texts:
             text = json.dumps(list(tools))
-            if text not in self._told_by_text:
+            if text not in self._tools_texts_by_json:
                 plain, use = json.loads(text), self.tool_use
-                told_as = "" if use.native else told(plain, use.format, self._tool_instruction)
-                self._told_by_text[text] = _Told(next(self._numbers), plain, told_as)
-            self._told[id(tools)] = tools, self._told_by_text[text]
-        return self._told[id(tools)][1]
+                described = "" if use.native else tools_text(plain, use.format, self._tool_instruction)
+                self._tools_texts_by_json[text] = _ToolsText(next(self._numbers), plain, described)
+            self._tools_texts[id(tools)] = tools, self._tools_texts_by_json[text]
+        return self._tools_texts[id(tools)][1]
 
     def _harmless(self, messages: Sequence[Message]) -> list[Message]:
         """Special tokens in a message's text are broken up: only the template writes control tokens.

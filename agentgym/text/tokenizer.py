@@ -111,10 +111,10 @@ class HuggingFaceTokenizer:
     def render(
         self, messages: Sequence[Message], *, generation_prompt: bool, tools: Sequence[Mapping[str, Json]] | None = None
     ) -> str:
-        told = None if tools is None else list(tools)
-        given = {"messages": list(messages), "tools": told, "documents": None}
+        given_tools = None if tools is None else list(tools)
+        given = {"messages": list(messages), "tools": given_tools, "documents": None}
         try:
-            template = self._inner.get_chat_template(None, told)
+            template = self._inner.get_chat_template(None, given_tools)
             special = self._inner.special_tokens_map
             return self._template.render(template, {**given, "add_generation_prompt": generation_prompt, **special})
         except (Refused, ValueError, TypeError) as error:

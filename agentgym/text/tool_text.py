@@ -12,14 +12,14 @@ INSTRUCTION = "Tools:\n{tools}\nTo call one, write:\n{call}"
 """{tools}: a line for each. {call}: one call as the format writes it."""
 
 
-def with_tools(messages: Sequence[Message], told: str) -> list[Message]:
+def with_tools(messages: Sequence[Message], tools_text: str) -> list[Message]:
     """The conversation with the tools behind what its system message says."""
     if messages and messages[0]["role"] == "system":
-        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{tools_text}"}, *messages[1:]]
+    return [{"role": "system", "content": tools_text}, *messages]
 
 
-def told(schemas: Sequence[Mapping[str, Json]], tool_format: ToolFormat, instruction: str = INSTRUCTION) -> str:
+def tools_text(schemas: Sequence[Mapping[str, Json]], tool_format: ToolFormat, instruction: str = INSTRUCTION) -> str:
     """What the agent reads about its tools."""
     call = tool_format.write([ToolCall("NAME", {"ARGUMENT": "VALUE"})])
     lines = "\n".join(_line(schema["function"]) for schema in schemas)

@@ -66,27 +66,27 @@ def demonstrations(config: ToolDemonstrationConfig) -> Iterator[Demonstration]:
 def conversation(drawn: Question, name: str, config: ToolDemonstrationConfig) -> Demonstration:
     """What the demonstrator says, and what the environment answers to it."""
     plan = drawn.plan
-    told: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": drawn.text}]
+    messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": drawn.text}]
     player = _Player(
         plan=plan,
         tools=offered_tools(plan.offered, new_worlds(plan), needed=()),
         rng=random.Random(f"{name}/mistakes"),
         config=config,
-        told=told,
+        messages=messages,
     )
     player.play()
-    return Demonstration(name=name, messages=tuple(told), tools=tuple(player.tools.schemas()))
+    return Demonstration(name=name, messages=tuple(messages), tools=tuple(player.tools.schemas()))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Player:
-    """Plays one plan; `told` is the conversation so far."""
+    """Plays one plan; `messages` is the conversation so far."""
 
     plan: Plan
     tools: OfferedTools
     rng: random.Random
     config: ToolDemonstrationConfig
-    told: list[Message]
+    messages: list[Message]
     num_calls: int = 0
 
     def play(self) -> None:
@@ -99,7 +99,7 @@ class _Player:
             missing = self.another(plan.answer)
         elif asked:
             self.say(asked)
-            self.told.append({"role": "user", "content": f"{plan.answer}."})
+            self.messages.append({"role": "user", "content": f"{plan.answer}."})
         playing = plan.play()
         number = 0
         try:
@@ -135,9 +135,9 @@ class _Player:
             tool, arguments = self.mistaken(tool, arguments)
         self.num_calls += 1
         call_id = f"call{self.num_calls:05d}"
-        self.told.append(call_message(tool, dict(arguments), call_id))
+        self.messages.append(call_message(tool, dict(arguments), call_id))
         result = _now(self.tools.call(ToolCall(tool, dict(arguments), call_id)))
-        self.told.append({"role": "tool", "name": tool, "content": result.text, "tool_call_id": call_id})
+        self.messages.append({"role": "tool", "name": tool, "content": result.text, "tool_call_id": call_id})
         figures = re.findall(r"[a-z] ([0-9]+)", result.text)
         if tool == meant or result.error:
             return result.text if not result.error or BUSY in result.text else self.made_up(TOOLS[meant].fields)
@@ -171,7 +171,7 @@ class _Player:
         return self.rng.random() < share * self.config.slip_share
 
     def say(self, text: str) -> None:
-        self.told.append({"role": "assistant", "content": text})
+        self.messages.append({"role": "assistant", "content": text})
 
 
 def _now(call: Coroutine[Any, Any, Any]) -> Any:

@@ -153,4 +153,4 @@ def test_tools_of_each_episode_are_not_remembered_for_ever(renderer_of: Renderer
             renderer.prompt([{"role": "user", "content": "hello"}], ({"type": "function", "function": function},))
         )
     assert len(prompts) == 3000
-    assert len(renderer._told) == len(renderer._told_by_text) <= 1024
+    assert len(renderer._tools_texts) == len(renderer._tools_texts_by_json) <= 1024

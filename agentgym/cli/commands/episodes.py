@@ -227,8 +227,8 @@ def _show_turns(episode: Episode, shell: Shell) -> None:
     Turns that are not in the conversation, since an agent's program held others with the policy, come after it.
     """
     num_played = sum(_is_played(episode, place) for place in range(len(episode.messages)))
-    told = episode.last_branch if num_played == len(episode.last_branch) else ()
-    turns, traces = iter(told), iter(episode.tool_calls)
+    shown = episode.last_branch if num_played == len(episode.last_branch) else ()
+    turns, traces = iter(shown), iter(episode.tool_calls)
     for place, message in enumerate(episode.messages):
         note = ""
         played = _is_played(episode, place)
@@ -245,7 +245,7 @@ def _show_turns(episode: Episode, shell: Shell) -> None:
     for trace in traces:  # no message answered them: they ended the episode
         shell.say(f"\n{shell.paint.dim(_call_text(trace))}\n{trace.result}")
     for name, branch in _named_branches(episode):
-        rest = [number for number in branch if number not in told]
+        rest = [number for number in branch if number not in shown]
         if rest:
             shell.say(f"\n{shell.paint.bold(name or 'turns of the policy')}")
             for number in rest:

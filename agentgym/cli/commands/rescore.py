@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
     async def job() -> list[Rescored]:
         async with scorer:
-            told = (lambda done, total: None) if arguments.json else progress
-            return await rescore(saved, scorer, told, evaluation=arguments.evals)
+            report = (lambda done, total: None) if arguments.json else progress
+            return await rescore(saved, scorer, report, evaluation=arguments.evals)
 
     scored = run_until_stopped(job(), shell.warn)
     summary = summarize(scored)

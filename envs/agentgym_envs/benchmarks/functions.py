@@ -47,8 +47,8 @@ class FunctionTools:
         parameters = self.functions.parameters.get(call.name)
         as_it_is = any(call.name == name and call.arguments == arguments for name, arguments in self.always)
         if parameters is None and not as_it_is:
-            told = f"Error: no tool {call.name!r:.80}.{nearest(call.name, self.functions.parameters)}"
-            return ToolResult(told, "unknown_tool")
+            text = f"Error: no tool {call.name!r:.80}.{nearest(call.name, self.functions.parameters)}"
+            return ToolResult(text, "unknown_tool")
         try:
             given = dict(call.arguments) if parameters is None or as_it_is else take(parameters, call.arguments)
             return ToolResult(self.run(call.name, given))

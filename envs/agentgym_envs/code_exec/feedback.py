@@ -17,8 +17,8 @@ def feedback(problem: Problem, verdict: Verdict, limit: int) -> str | None:
     for case, result in zip(problem.visible, verdict.results, strict=False):
         if not result.passed:
             as_whole = result.error and result.error == verdict.error  # no fault of this case
-            told = verdict.error if as_whole else case_feedback(problem.entry, case, result)
-            return told if len(told) <= limit else told[: limit - 1] + "…"
+            text = verdict.error if as_whole else case_feedback(problem.entry, case, result)
+            return text if len(text) <= limit else text[: limit - 1] + "…"
     return None
 
 

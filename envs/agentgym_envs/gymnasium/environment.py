@@ -114,8 +114,8 @@ class GymnasiumEnvironment(Environment[Play]):
         names = self._actions(play.env)
         action: Any = find_action(said, names) if names else said.strip()
         if action is None:
-            told = f"That names no action. Answer with one of: {', '.join(names)}."
-            return Reply(messages=({"role": "user", "content": told},))
+            text = f"That names no action. Answer with one of: {', '.join(names)}."
+            return Reply(messages=({"role": "user", "content": text},))
         space = play.env.action_space
         try:
             play.observation, gain, terminated, truncated, _ = await asyncio.to_thread(

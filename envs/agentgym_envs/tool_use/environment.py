@@ -139,8 +139,8 @@ class ToolUse(Environment[Job]):
             job.asked += 1
             context.info["asked"] = job.asked
             answer = job.plan.answer if job.asked == 1 else None
-            told = NOTHING_MORE if answer is None else f"{answer}."
-            return Reply(messages=({"role": "user", "content": told},))
+            text = NOTHING_MORE if answer is None else f"{answer}."
+            return Reply(messages=({"role": "user", "content": text},))
         heard = [message["content"] for message in context.messages if message["role"] == "user"]
         state_ok = snapshots(job.worlds) == job.wanted
         reply_ok = is_right(said, job.figures, heard)

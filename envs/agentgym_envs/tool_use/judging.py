@@ -37,7 +37,7 @@ def is_right(said: str, figures: Sequence[int], heard: Iterable[str]) -> bool:
     if len(said) > _LONGEST or SYSTEM in said:
         return False
     known = {number for text in heard for number in numbers_in(text)}
-    told = [number for number in numbers_in(said) if number not in known]
+    stated = [number for number in numbers_in(said) if number not in known]
     if not figures:
-        return refuses(said) and not told
-    return not refuses(said) and told[-len(figures) :] == list(figures)
+        return refuses(said) and not stated
+    return not refuses(said) and stated[-len(figures) :] == list(figures)

@@ -39,8 +39,8 @@ class OfferedTools:
     async def call(self, call: ToolCall) -> ToolResult:
         self.calls += 1
         if call.name not in self.offered:
-            told = f"Error: no tool {call.name[:40]!r}.{nearest(call.name[:40], self.offered)}"
-            result = ToolResult(told, error="unknown_tool")
+            text = f"Error: no tool {call.name[:40]!r}.{nearest(call.name[:40], self.offered)}"
+            result = ToolResult(text, error="unknown_tool")
         else:
             result = await self.bound[WORLD_OF[call.name]].call(call)
             if TOOLS[call.name].is_trap:

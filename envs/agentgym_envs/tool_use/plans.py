@@ -66,9 +66,9 @@ class Shape:
         what is replied.
         """
         done = sorted(self._call(n) for n, step in enumerate(self.steps) if TOOLS[step.tool].role == "act")
-        told = [self._figure(figure) for figure in self.reply if self.kind != "none"]
+        reported = [self._figure(figure) for figure in self.reply if self.kind != "none"]
         guard = self._figure(self.guard) if self.guard else ""
-        return " | ".join((self.kind, guard, ", ".join(done), ", ".join(told)))
+        return " | ".join((self.kind, guard, ", ".join(done), ", ".join(reported)))
 
     @property
     def split(self) -> Split:

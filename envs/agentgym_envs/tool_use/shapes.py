@@ -131,7 +131,7 @@ class _Building:
     def needed_replies(self, last: int) -> list[Figure]:
         """The last ones, and whatever is looked up for its own sake."""
         kept = self.replies[-last:]
-        return [told for told in self.replies if told in kept or self.facts(told[0]).role != "act"]
+        return [reply for reply in self.replies if reply in kept or self.facts(reply[0]).role != "act"]
 
     def sentence(self, room: int, kept: int) -> Figure:
         """An action with what it needs before it, in at most this many calls; a figure where no action is left.

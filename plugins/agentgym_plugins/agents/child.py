@@ -77,9 +77,9 @@ class WorkerContext:
         return max(0.0, self._until - time.monotonic())
 
     def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:
-        told: str = self._line.ask("call_tool", name, dict(arguments))
+        text: str = self._line.ask("call_tool", name, dict(arguments))
         self._messages = self._tools = None
-        return told
+        return text
 
     def answer(self, text: str) -> Reply:
         reply = self._line.ask("answer", text)

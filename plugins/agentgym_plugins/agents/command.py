@@ -133,8 +133,8 @@ class Command(Agent):
         work = folder / "work"
         work.mkdir(exist_ok=True)
         task = folder / "task.json"
-        told = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
-        task.write_text(json.dumps(told), encoding="utf-8")
+        given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
+        task.write_text(json.dumps(given), encoding="utf-8")
         tag, environ = tagged({"HOME": str(work), **self._environ(context, context.url, str(task)), **self.environ})
         argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
         try:

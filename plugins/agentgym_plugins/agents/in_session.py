@@ -39,8 +39,8 @@ async def run_inside(
 
     What it wrote, its exit code and the sizes of the files that are there afterwards are noted.
     """
-    told = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
-    await session.write(TASK, json.dumps(told).encode())
+    given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
+    await session.write(TASK, json.dumps(given).encode())
     variables = [f"{name}={value}" for name, value in environ.items()]
     result = await session.exec(["env", *variables, *argv], limits=limits)
     context.note("output", result.stdout)

@@ -87,8 +87,8 @@ class ContextEnvironment:
                 {"role": "exit", "content": submission,
                  "extra": {"exit_status": "Submitted", "submission": submission}}
             )  # fmt: skip
-        told = "\n\n".join(message["content"] for message in reply.messages)
-        return {"output": told, "returncode": 0, "exception_info": ""}
+        text = "\n\n".join(message["content"] for message in reply.messages)
+        return {"output": text, "returncode": 0, "exception_info": ""}
 
     def _run(self, command: str) -> dict[str, Any]:
         if self._local is not None:

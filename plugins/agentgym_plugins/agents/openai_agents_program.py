@@ -44,21 +44,21 @@ async def play(context: AsyncContext, *, api: str, instructions: str, max_turns:
 
 
 def _tool(context: AsyncContext, schema: Schema) -> FunctionTool:
-    told: Any = schema["function"]
+    function: Any = schema["function"]
 
     async def call(_: Any, arguments: str) -> str:
         try:
             given = json.loads(arguments or "{}")
         except json.JSONDecodeError as error:
-            return f"Error: {told['name']}: the arguments are not JSON: {error}"
+            return f"Error: {function['name']}: the arguments are not JSON: {error}"
         if not isinstance(given, dict):
-            return f"Error: {told['name']}: the arguments are not an object"
-        return await context.call_tool(told["name"], given)
+            return f"Error: {function['name']}: the arguments are not an object"
+        return await context.call_tool(function["name"], given)
 
     return FunctionTool(
-        name=told["name"],
-        description=told.get("description", ""),
-        params_json_schema=dict(told["parameters"]),
+        name=function["name"],
+        description=function.get("description", ""),
+        params_json_schema=dict(function["parameters"]),
         on_invoke_tool=call,
         strict_json_schema=False,
     )

@@ -41,13 +41,13 @@ class _EnvironmentTool(Tool):  # type: ignore[misc]
     output_type = "string"
 
     def __init__(self, context: WorkerContext, schema: Schema) -> None:
-        told: Any = schema["function"]
-        self.name = told["name"]
-        self.description = told.get("description") or told["name"]
-        required = told["parameters"].get("required", [])
+        function: Any = schema["function"]
+        self.name = function["name"]
+        self.description = function.get("description") or function["name"]
+        required = function["parameters"].get("required", [])
         self.inputs = {
             name: _input(name, given, name in required)
-            for name, given in told["parameters"].get("properties", {}).items()
+            for name, given in function["parameters"].get("properties", {}).items()
         }
         self._context = context
         super().__init__()

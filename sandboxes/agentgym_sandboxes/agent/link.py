@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, cast
 
 from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
-from .raising import Told, arguments, crossing_name, library_name, made_class, members, parents, refused, tell
+from .raising import Relayed, arguments, crossing_name, library_name, made_class, members, parents, refused, tell
 from .remote import MADE, READ, RETURNED, Proxy
 from .source import MAX_MESSAGE
 from .values import NotPlain, Reader, Tree, Writer
@@ -102,7 +102,7 @@ class Link:
         except (EOFError, OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             self.gone = "gone"  # it ended, or does not keep to the protocol
         else:
-            if isinstance(found, Told):
+            if isinstance(found, Relayed):
                 raise found.error
             return found
         raise Gone
@@ -134,9 +134,9 @@ class Link:
                 raise ValueError(f"{op} answered with a {type(found).__name__}")
             return found
         if kind == "n":
-            return Told(refused(TypeError(f"returned <{str(content[0])[:100]}>, which is no plain value")))
+            return Relayed(refused(TypeError(f"returned <{str(content[0])[:100]}>, which is no plain value")))
         if kind == "stop" and op == "next":
-            return Told(StopIteration(reader.read(content[0])))
+            return Relayed(StopIteration(reader.read(content[0])))
         message, found_class, args, attributes = content[0], *(reader.read(tree) for tree in content[1:])
         return tell(message, found_class, args, attributes)
 
@@ -163,7 +163,7 @@ class Link:
         except Gone:
             raise
         except BaseException as error:
-            return [*self._told(error, writer), []]
+            return [*self._relayed(error, writer), []]
         reply: list[Any]
         try:
             found = operations.perform(self._held[place], op, given, named)
@@ -187,7 +187,7 @@ class Link:
             changes = self._changes(shared, before, writer)
             if op == "next" and isinstance(error, StopIteration):
                 return ["stop", writer.tree(error.value), changes]
-            return [*self._told(error, writer), changes]
+            return [*self._relayed(error, writer), changes]
         except BaseException:  # the solution's own exception, attributes and all
             return ["x", "", ["type", "RuntimeError"], ["t"], ["t"], []]
 
@@ -199,7 +199,7 @@ class Link:
                 changes.append([place, tree])
         return changes
 
-    def _told(self, error: BaseException, writer: Writer, depth: int = 0) -> list[Any]:
+    def _relayed(self, error: BaseException, writer: Writer, depth: int = 0) -> list[Any]:
         """An exception as a message, its class, its arguments and its public attributes."""
         try:
             message = str(error)[:MAX_MESSAGE]
@@ -228,8 +228,8 @@ class Link:
             return ["o", value._place]  # type: ignore[attr-defined]
         if isinstance(value, type) and issubclass(value, BaseException):
             return self._class_tree(value)
-        if kind is Told:
-            return ["told", *self._told(value.error, writer, depth + 1)[1:]]  # type: ignore[attr-defined]
+        if kind is Relayed:
+            return ["told", *self._relayed(value.error, writer, depth + 1)[1:]]  # type: ignore[attr-defined]
         if kind is CoroutineType:
             return ["w", self.hold(value, frozenset(("await",)))]
         array = arrays.array_parts(value)

@@ -23,7 +23,7 @@ _LIBRARY = frozenset((
 or unittest: those swallow some of their own."""
 
 
-class Told(NamedTuple):
+class Relayed(NamedTuple):
     """What the other side raised, to be raised here; or an exception in a group, to be written."""
 
     error: BaseException
@@ -67,9 +67,9 @@ def _found(name: str) -> type | None:
 
 
 def arguments(error: BaseException) -> tuple[object, ...]:
-    """What an exception was built with; of a group, its message and its exceptions, each to be written as `Told`."""
+    """What an exception was built with; of a group, its message and its exceptions, each to be written as `Relayed`."""
     if isinstance(error, _GROUP):
-        return error.message, tuple(Told(child) for child in error.exceptions)
+        return error.message, tuple(Relayed(child) for child in error.exceptions)
     return error.args
 
 
@@ -85,7 +85,7 @@ def members(error: BaseException) -> list[tuple[str, object]]:
     return found
 
 
-def tell(message: object, kind: object, args: Any, attributes: object) -> Told:
+def tell(message: object, kind: object, args: Any, attributes: object) -> Relayed:
     """The exception to raise. Raises TypeError or ValueError for what is none."""
     if type(message) is not str or not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise ValueError("no exception")
@@ -94,7 +94,7 @@ def tell(message: object, kind: object, args: Any, attributes: object) -> Told:
     if issubclass(kind, _GROUP):
         text, children = args
         args = (text, list(children))
-    return Told(refused(_make(kind, args, message, attributes)))
+    return Relayed(refused(_make(kind, args, message, attributes)))
 
 
 def refused(error: BaseException) -> BaseException:

@@ -82,8 +82,8 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
         found = entry(*given, **reader.value(kwargs))  # type: ignore
         if as_list and hasattr(type(found), "__next__"):
             found = list(found)  # type: ignore[call-overload]
-        told: list[Any] = ["r", _data(found)]
-        return [*told, _left(given)] if tell_args else told
+        frame: list[Any] = ["r", _data(found)]
+        return [*frame, _left(given)] if tell_args else frame
     except values.NotPlain as error:
         return ["n", error.kind]
     except BaseException as error:

@@ -42,13 +42,13 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
     check_answer(frame)
     wall_s = float(cast(float, frame.header["wall_s"]))
     calls = [case for case in request.cases if isinstance(case, CallCase)]
-    loaded, *told = _lines(blob(frame, "answers"), 1 + len(calls)) or [b'["ok"]']
+    loaded, *answers = _lines(blob(frame, "answers"), 1 + len(calls)) or [b'["ok"]']
     if _tree(loaded) != ["ok"]:
         return judging.load_failure(request.cases, _raised(_tree(loaded)), wall_s)
     failures, said_too_much = _failures(frame, request)
     return judging.assemble(
         request.cases,
-        [_call_answer(line, case) for line, case in zip(told, calls, strict=False)],
+        [_call_answer(line, case) for line, case in zip(answers, calls, strict=False)],
         failures,
         _end(frame, request, "output_limit" if said_too_much else frame.header["reason"]),
         wall_s=wall_s,

@@ -28,7 +28,7 @@ from agentgym_sandboxes.monty.failing import (
 from agentgym_sandboxes.monty.gaps import differs, is_gap, reads_input
 from agentgym_sandboxes.monty.inside import BATCH, HELPERS, call_source
 from agentgym_sandboxes.monty.output import Output
-from agentgym_sandboxes.monty.solution import Solution, answer_of, read_told, refuse_what_differs
+from agentgym_sandboxes.monty.solution import Solution, answer_of, read_answers, refuse_what_differs
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontySession
@@ -144,12 +144,12 @@ class Interpreter:
         except MontyError:
             return None
         try:
-            told = read_told(found, request.limits)
+            tree = read_answers(found, request.limits)
         except Ended:  # found by judging one by one
             return None
-        if type(told) is not list or len(told) != len(calls):
+        if type(tree) is not list or len(tree) != len(calls):
             return None
-        answers = [answer_of(item) for item in told]
+        answers = [answer_of(item) for item in tree]
         # What was raised says where only when the call is made by itself.
         return None if any(isinstance(one, Raised | None) for one in answers) else cast("list[Answer]", answers)
 

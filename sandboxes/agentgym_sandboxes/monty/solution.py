@@ -60,8 +60,8 @@ class Solution:
             found = self._session.feed_run(source, inputs=inputs, print_callback=Output(0))
         except MontyError as error:
             return raised_of(error, limits, source), None
-        told = read_told(found, limits)
-        answer = answer_of(told) if type(told) is list and len(told) == 3 else None
+        tree = read_answers(found, limits)
+        answer = answer_of(tree) if type(tree) is list and len(tree) == 3 else None
         if answer is None:
             return GARBAGE, None
         left = answer.left.tree if isinstance(answer, Returned) and isinstance(answer.left, Returned) else None
@@ -76,7 +76,7 @@ class Solution:
         except MontyError as error:
             raised_of(error, self._request.limits, ARGUMENTS)  # it may have ended
             raise builtin_exception(GARBAGE) from None
-        left = _left(read_told(found, self._request.limits))
+        left = _left(read_answers(found, self._request.limits))
         if left is None:
             raise builtin_exception(GARBAGE)
         return left.tree if isinstance(left, Returned) else None
@@ -110,7 +110,7 @@ class Solution:
         raise raised
 
 
-def read_told(found: object, limits: Limits) -> Tree:
+def read_answers(found: object, limits: Limits) -> Tree:
     """What the text that left an interpreter holds; None when it is not ours. Raises Ended for a flood."""
     if type(found) is not str:
         return None
@@ -123,33 +123,33 @@ def read_told(found: object, limits: Limits) -> Tree:
         return None
 
 
-def answer_of(told: Tree) -> Answer | None:
+def answer_of(tree: Tree) -> Answer | None:
     """An answer as the source inside writes it; None when it is not ours."""
-    if type(told) is not list or len(told) not in (2, 3):
+    if type(tree) is not list or len(tree) not in (2, 3):
         return None
-    if told[0] == "x":
-        kind, message = told[1], told[-1]
+    if tree[0] == "x":
+        kind, message = tree[1], tree[-1]
         return Raised(kind, message) if type(kind) is str and type(message) is str else None
-    answer = _told(told[:2])
-    if not isinstance(answer, Returned) or len(told) == 2:
+    answer = _value_in(tree[:2])
+    if not isinstance(answer, Returned) or len(tree) == 2:
         return answer
-    left = _left(told[2])
+    left = _left(tree[2])
     return None if left is None else Returned(answer.tree, left)
 
 
-def _left(told: Tree) -> Returned | NoValue | None:
+def _left(tree: Tree) -> Returned | NoValue | None:
     """The arguments after a call: a list inside, a tuple here."""
-    left = _told(told)
+    left = _value_in(tree)
     if not isinstance(left, Returned):
         return left
     return Returned(["t", *left.tree[1:]]) if type(left.tree) is list and left.tree[:1] == ["l"] else None
 
 
-def _told(told: Tree) -> Returned | NoValue | None:
+def _value_in(tree: Tree) -> Returned | NoValue | None:
     """Raises Unsupported for a value that crosses elsewhere."""
-    if type(told) is not list or len(told) != 2:
+    if type(tree) is not list or len(tree) != 2:
         return None
-    tag, content = told
+    tag, content = tree
     if tag == "r":
         return Returned(content)
     if type(content) is not str:

@@ -72,12 +72,12 @@ class World:
 
     def _read(self, tool: str, name: str, *fields: str) -> str:
         self._begin(tool, name)
-        return _told((field, self._figure(field, name)) for field in fields)
+        return _figures_text((field, self._figure(field, name)) for field in fields)
 
     def _old(self, tool: str, name: str, *fields: str) -> str:
         """Figures that were true once: none is what it is now."""
         self._begin(tool, name)
-        return _told((field, self._other(field, tool, name)) for field in fields)
+        return _figures_text((field, self._other(field, tool, name)) for field in fields)
 
     def _act(self, tool: str, name: str, number: int, *fields: str) -> str:
         """Record what was done. The answer's figures tell nothing about the world, and cannot be guessed."""
@@ -85,13 +85,13 @@ class World:
         if not 1 <= number <= LARGEST:
             raise ToolError(f"give a number from 1 to {LARGEST}")
         self._done.append((tool, name, number))
-        return _told((field, self._figure(field, tool, name, number)) for field in fields)
+        return _figures_text((field, self._figure(field, tool, name, number)) for field in fields)
 
     def _ruin(self, tool: str, name: str, number: int, *fields: str) -> str:
         """Do harm; to the agent it looks like what it may have meant to do."""
-        told = self._act(tool, name, number, *fields)
+        text = self._act(tool, name, number, *fields)
         self._harm.append(tool)
-        return told
+        return text
 
     def _fail(self, tool: str, name: str, instead: str) -> str:
         self._begin(tool, name)
@@ -128,5 +128,5 @@ def snapshot(world: World) -> tuple[object, ...]:
     return sorted(world._changed.items()), sorted(world._done), sorted(world._harm)
 
 
-def _told(figures: Iterable[tuple[str, int]]) -> str:
+def _figures_text(figures: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{field} {figure}" for field, figure in figures)

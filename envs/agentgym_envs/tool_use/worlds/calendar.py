@@ -51,18 +51,18 @@ class Calendar(World):
 
     def book(self, event: str, day: int) -> str:
         """Put an event on a day."""
-        told = self._act("book", event, checked_day(day), "entry", "code")
+        text = self._act("book", event, checked_day(day), "entry", "code")
         self._set("day", event, day)
-        return told
+        return text
 
     def invite(self, event: str, count: int) -> str:
         """Invite guests to an event."""
         left = self._figure("seats", event) - count
         if left < 0 < count:
             raise ToolError(f"only {left + count} seats")
-        told = self._act("invite", event, count, "roll", "table")
+        text = self._act("invite", event, count, "roll", "table")
         self._set("seats", event, left)
-        return told
+        return text
 
     def draft(self, event: str) -> str:
         """Day, room and seats of a dropped plan."""

@@ -53,9 +53,9 @@ class Files(World):
         left = self._figure("lines", file) - lines
         if left < 0 < lines:
             raise ToolError(f"only {left + lines} lines")
-        told = self._act("trim", file, lines, "version", "mark")
+        text = self._act("trim", file, lines, "version", "mark")
         self._set("lines", file, left)
-        return told
+        return text
 
     def print(self, file: str, count: int) -> str:
         """Print copies of a file."""

@@ -49,9 +49,9 @@ class Mail(World):
 
     def send(self, person: str, number: int) -> str:
         """Mail a number to a person."""
-        told = self._act("send", person, number, "receipt", "stamp")
+        text = self._act("send", person, number, "receipt", "stamp")
         self._set("unread", person, self._figure("unread", person) + 1)
-        return told
+        return text
 
     def remind(self, person: str, day: int) -> str:
         """Remind a person on a day."""

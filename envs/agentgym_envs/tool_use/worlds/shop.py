@@ -52,9 +52,9 @@ class Shop(World):
         left = self._figure("stock", item) - count
         if left < 0 < count:
             raise ToolError(f"only {left + count} in stock")
-        told = self._act("buy", item, count, "order", "bay")
+        text = self._act("buy", item, count, "order", "bay")
         self._set("stock", item, left)
-        return told
+        return text
 
     def hold(self, item: str, count: int) -> str:
         """Put an item aside."""

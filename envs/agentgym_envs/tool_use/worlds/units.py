@@ -57,9 +57,9 @@ class Units(World):
 
     def tune(self, unit: str, count: int) -> str:
         """Raise a unit's rank."""
-        told = self._act("tune", unit, count, "notch", "knob")
+        text = self._act("tune", unit, count, "notch", "knob")
         self._set("rank", unit, self._figure("rank", unit) + count)
-        return told
+        return text
 
     def plus(self, a: int, b: int) -> str:
         """Add two numbers."""
