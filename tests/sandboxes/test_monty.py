@@ -63,7 +63,7 @@ async def test_an_ended_solution_is_freed_without_a_collection(monty: MontyBacke
         verdict = await graded(
             monty, "def f(x):\n    x.append(1)\n    return 1\n", AssertCase(source="assert f([]) == 1")
         )
-        assert not any(isinstance(one, Solution) for one in gc.get_objects())
+        assert not any(type(one) is Solution for one in gc.get_objects())
     finally:
         gc.enable()
     assert verdict.status is RunStatus.UNSUPPORTED
