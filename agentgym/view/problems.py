@@ -1,16 +1,18 @@
-"""What a request is answered with when it can't be served."""
+"""Why a question about runs has no answer: a mistake of who asked, with an HTTP status for the view."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
+from agentgym.errors import UserError
+
 STATUS = {"invalid": 400, "forbidden": 403, "not_found": 404, "conflict": 409, "gone": 410, "too_large": 413,
           "unsupported": 415, "too_many": 429, "broken": 503}  # fmt: skip
 MAX_NAMED = 20
 
 
-class Problem(Exception):
+class Problem(UserError):
     """kind: one of STATUS. nearest: the known name that is nearest to what was asked for, or empty."""
 
     def __init__(self, kind: str, message: str, nearest: str = "") -> None:

@@ -31,10 +31,10 @@ def row(table: Table, number: int) -> dict[str, Any]:
 def search(table: Table, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What the parameters ask for: `/api/runs/{run}/episodes`. Raises Problem for an unknown one."""
     single = dict(asked)
-    numbers = _of_source(table, single.get("source", "all"))
+    source = single.get("source", "all")
+    numbers = _of_source(table, source)
     facets = _facets(table, numbers)
-    filters = [_filter(table, name, value) for name, value in asked if name not in PAGING]
-    matched = [number for number in numbers if all(accepts(number) for accepts in filters)] if filters else numbers
+    matched = matching(table, source, [(name, value) for name, value in asked if name not in PAGING])
     offset = _whole(single, "offset", 0, 0, 10**9)
     limit = _whole(single, "limit", LIMIT, 1, MAX_LIMIT)
     if sort := single.get("sort", ""):
@@ -48,6 +48,13 @@ def search(table: Table, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "rows": [row(table, number) for number in matched[offset : offset + limit]],
         "facets": facets,
     }
+
+
+def matching(table: Table, source: str, asked: Sequence[tuple[str, str]]) -> Sequence[int]:
+    """The rows that all filters accept, in the table's order. source: train, eval or all. Raises Problem."""
+    numbers = _of_source(table, source)
+    filters = [_filter(table, name, value) for name, value in asked]
+    return [number for number in numbers if all(accepts(number) for accepts in filters)] if filters else numbers
 
 
 def _of_source(table: Table, source: str) -> Sequence[int]:

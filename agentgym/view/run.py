@@ -16,7 +16,7 @@ from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.liveness import last_change
 from agentgym.view.metrics import MetricsLog
-from agentgym.view.roots import Place, inside
+from agentgym.view.roots import Place, Root, inside
 from agentgym.view.table import Tables
 from agentgym.yaml import read_yaml
 
@@ -34,6 +34,12 @@ class Run:
         self._lock = threading.RLock()
         self._texts: dict[int, str] = {}
         self._decoder: Decode | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Run:
+        """The run in a folder, for a command that reads it once."""
+        whole = path.resolve()
+        return cls(Place(root=Root(key="", path=whole.parent, only=whole.name), name=whole.name), None)
 
     @property
     def path(self) -> Path:

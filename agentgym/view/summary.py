@@ -26,6 +26,7 @@ def run_row(run: Run) -> dict[str, Any]:
     last = rows[-1].metrics if rows else {}
     comparison, sandbox = run.json("comparison.json"), run.json("sandbox.json")
     held_out = next((row.metrics["eval/success"] for row in reversed(rows) if "eval/success" in row.metrics), None)
+    replaced: Any = sandbox.get("before", [])  # the run was resumed with another sandbox
     steps = comparison.get("steps")
     final = comparison.get("last")
     if isinstance(final, Mapping) and (not rows or steps == rows[-1].step):
@@ -48,7 +49,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "success": last.get("rollout/success_mean"),
         "held_out": held_out,
         "gain": _gain(comparison.get("difference")),
-        "sandbox": sandbox.get("backend", ""),
+        "sandbox": " after ".join(map(str, [sandbox.get("backend", ""), *reversed(replaced)])),
         "unsafe": sandbox.get("unsafe") is True,
         "spark": _spark(rows),
     }

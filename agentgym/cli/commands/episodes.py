@@ -6,17 +6,21 @@ import argparse
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from agentgym.cli.tokens import coloured, token_origins, token_rows, version_text
+from agentgym.cli.episode_text import show_episode, show_tokens
+from agentgym.cli.results import figure
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
-from agentgym.runs.decoder import find_decoder
 from agentgym.runs.folder import RunFolder
-from agentgym.runs.records import SavedEpisode, encode_saved
-from agentgym.types import Episode, Outcome, Stop, ToolTrace
+from agentgym.runs.records import encode_saved
+from agentgym.types import Outcome, Stop
+from agentgym.view.episode import episode_json
+from agentgym.view.query import matching, row
+from agentgym.view.run import Run
+from agentgym.view.table import Table
 
 DESCRIPTION = """
 List the episodes of a step, or read one: its messages turn by turn, rewards, why it stopped, and which version
@@ -36,7 +40,9 @@ HEADER = (
     "n", "step", "episode", "task", "outcome", "success", "reward", "advantage", "turns", "tokens", "stop",
     "versions",
 )  # fmt: skip
-TOKEN_HEADER = ("position", "turn", "id", "token", "from", "version", "logprob")
+FILTERS = ("success", "failure", "outcome", "stop", "task")
+Numbered = tuple[int, int]
+"""An episode's number among those of its step that were asked for, from 1, and its row in the table."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -65,37 +71,24 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         kind = "evaluations" if arguments.evals else "episodes"
         raise UserError(f"run {arguments.run!r} has no saved {kind} (logging.save_episodes decides that)")
     steps = _steps(arguments.step, known)
+    opened = Run.at(folder.path)
+    table = opened.episodes.read()
+    chosen = _chosen(table, steps, arguments)
     if arguments.show:
-        number, saved = _find(arguments.show, folder, steps, arguments)
-        _show(number, saved, folder, arguments, shell)
-        return 0
-    chosen = _read(folder, steps, arguments)
-    if arguments.json:
-        for _, saved in chosen:
-            shell.say(json.dumps(encode_saved(saved)))
-        return 0
-    return _list(list(chosen), steps, known, arguments, shell)
-
-
-def _list(
-    chosen: Sequence[tuple[int, SavedEpisode]],
-    steps: Sequence[int],
-    known: Sequence[int],
-    arguments: argparse.Namespace,
-    shell: Shell,
-) -> int:
-    shell.say_table(HEADER, [_row(n, saved) for n, saved in chosen[: arguments.limit]])
-    if len(chosen) > arguments.limit:
-        shell.say(f"... {len(chosen) - arguments.limit} more; --limit {len(chosen)} shows all")
-    wins = sum(saved.episode.success for _, saved in chosen)
-    shell.say(f"\n{len(chosen)} episode(s), {wins} with success. Saved are steps {known[0]} to {known[-1]}.")
-    if chosen:
-        step = f" --step {steps[0]}" if len(steps) == 1 else " --step N"
-        evals = " --evals" if arguments.evals else ""
-        shell.say(
-            f"Read one: agentgym runs episodes {arguments.run}{evals}{step}{_filter(arguments)} --show {chosen[0][0]}"
-        )
+        _show(_find(table, chosen, steps, arguments), opened, table, arguments, shell)
+    elif arguments.json:
+        wanted = {table.key(number) for _, number in chosen}
+        for step in steps:
+            for n, saved in enumerate(folder.read_episodes(step, evaluation=arguments.evals), start=1):
+                if f"{_source(arguments)}-{step}-{n}" in wanted:
+                    shell.say(json.dumps(encode_saved(saved)))
+    else:
+        _list(table, chosen, steps, known, arguments, shell)
     return 0
+
+
+def _source(arguments: argparse.Namespace) -> str:
+    return "eval" if arguments.evals else "train"
 
 
 def _steps(given: str | None, known: Sequence[int]) -> list[int]:
@@ -103,191 +96,91 @@ def _steps(given: str | None, known: Sequence[int]) -> list[int]:
         return [known[-1]]
     if given == "all":
         return list(known)
+    saved = f"saved are: steps {known[0]} to {known[-1]}"
     if not given.isdigit():
-        raise UserError(f"--step is {given!r}; give a number or `all`. Saved are {known[0]} to {known[-1]}")
+        raise UserError(f"--step is {given!r}; give a number or `all`; {saved}")
+    if int(given) not in known:
+        raise UserError(f"no episodes of step {given}; {saved}")
     return [int(given)]
 
 
-def _read(folder: RunFolder, steps: Sequence[int], arguments: argparse.Namespace) -> Iterator[tuple[int, SavedEpisode]]:
-    """Each episode that was asked for, with its number among those of its step, from 1."""
-    for step in steps:
-        saved = folder.read_episodes(step, evaluation=arguments.evals)
-        yield from enumerate((one for one in saved if _matches(one, arguments)), start=1)
+def _chosen(table: Table, steps: Sequence[int], arguments: argparse.Namespace) -> list[Numbered]:
+    asked = [(name, value) for name in ("outcome", "stop", "task") if (value := getattr(arguments, name)) is not None]
+    if arguments.success or arguments.failure:
+        asked.append(("success", "true" if arguments.success else "false"))
+    counts, wanted, found = Counter[int](), set(steps), list[Numbered]()
+    for number in matching(table, _source(arguments), asked):
+        if (step := table.columns["step"][number]) in wanted:
+            counts[step] += 1
+            found.append((counts[step], number))
+    return found
+
+
+def _list(
+    table: Table,
+    chosen: Sequence[Numbered],
+    steps: Sequence[int],
+    known: Sequence[int],
+    arguments: argparse.Namespace,
+    shell: Shell,
+) -> None:
+    shell.say_table(HEADER, [_row(table, *one) for one in chosen[: arguments.limit]])
+    if len(chosen) > arguments.limit:
+        shell.say(f"... {len(chosen) - arguments.limit} more; --limit {len(chosen)} shows all")
+    wins = sum(table.columns["success"][number] for _, number in chosen)
+    shell.say(f"\n{len(chosen)} episode(s), {wins} with success. Saved are steps {known[0]} to {known[-1]}.")
+    if chosen:
+        step = f" --step {steps[0]}" if len(steps) == 1 else " --step N"
+        evals = " --evals" if arguments.evals else ""
+        which = f"{evals}{step}{_filter(arguments)} --show {chosen[0][0]}"
+        shell.say(f"Read one: agentgym runs episodes {arguments.run}{which}")
+
+
+def _row(table: Table, n: int, number: int) -> tuple[str, ...]:
+    one = row(table, number)
+    return (
+        str(n),
+        str(one["step"]),
+        one["episode_id"],
+        one["task_id"],
+        one["outcome"] or "-",
+        "yes" if one["success"] else "no",
+        figure(one["reward"]),
+        figure(one["advantage"]) if one["trained"] else "not trained",
+        str(one["turns"]),
+        str(one["tokens"]),
+        one["stop"] or "-",
+        ",".join(f"v{version}" for version, _ in table.columns["versions"][number]),
+    )
 
 
 def _filter(arguments: argparse.Namespace) -> str:
-    """As it was given; empty for all episodes."""
-    flags = [f" --{name}" for name in ("success", "failure") if getattr(arguments, name)]
-    values = [(name, getattr(arguments, name)) for name in ("outcome", "stop", "task")]
-    return "".join([*flags, *(f" --{name} {shlex.quote(value)}" for name, value in values if value is not None)])
+    """The filters as they were given; empty for all episodes."""
+    given = [(name, value) for name in FILTERS if (value := getattr(arguments, name)) not in (None, False)]
+    return "".join(f" --{name}" + ("" if value is True else f" {shlex.quote(value)}") for name, value in given)
 
 
-def _find(
-    wanted: str, folder: RunFolder, steps: Sequence[int], arguments: argparse.Namespace
-) -> tuple[int, SavedEpisode]:
+def _find(table: Table, chosen: Sequence[Numbered], steps: Sequence[int], arguments: argparse.Namespace) -> Numbered:
+    wanted, asked = arguments.show, f" with{_filter(arguments)}" if _filter(arguments) else ""
     if wanted.isdigit() and len(steps) > 1:
         raise UserError(f"--show {wanted} with --step all: numbers count within a step; give the step or an id")
-    count, asked = 0, f" with{_filter(arguments)}" if _filter(arguments) else ""
-    ids: list[str] = []
-    for number, saved in _read(folder, steps, arguments):
-        count, ids = number, [*ids, saved.episode.episode_id]
-        if wanted in (str(number), saved.episode.episode_id):
-            return number, saved
+    ids = [table.columns["episode_id"][number] for _, number in chosen]
+    for one, episode_id in zip(chosen, ids, strict=True):
+        if wanted in (str(one[0]), episode_id):
+            return one
     if wanted.isdigit():
-        there = f"1 to {count}" if count else "none"
+        there = f"1 to {len(chosen)}" if chosen else "none"
         raise UserError(f"no episode number {wanted}{asked}; step {steps[0]} has {there}")
     raise UserError(f"no episode {wanted!r} in step {steps[0]}{asked}.{nearest(wanted, ids)}")
 
 
-def _matches(saved: SavedEpisode, arguments: argparse.Namespace) -> bool:
-    episode = saved.episode
-    return (
-        (not arguments.success or episode.success)
-        and (not arguments.failure or not episode.success)
-        and (arguments.outcome is None or episode.outcome == arguments.outcome)
-        and (arguments.stop is None or episode.stop == arguments.stop)
-        and (arguments.task is None or arguments.task in episode.task.task_id)
-    )
-
-
-def _row(number: int, saved: SavedEpisode) -> tuple[str, ...]:
-    episode = saved.episode
-    versions = sorted({span.version for turn in episode.turns for span in turn.versions})
-    return (
-        str(number),
-        str(saved.step),
-        episode.episode_id,
-        episode.task.task_id,
-        episode.outcome.value if episode.outcome else "-",
-        "yes" if episode.success else "no",
-        _figure(episode.reward),
-        _figure(saved.advantage) if saved.trained else "not trained",
-        str(len(episode.turns)),
-        str(episode.num_sampled_tokens),
-        episode.stop.value if episode.stop else "-",
-        ",".join(f"v{version}" for version in versions),
-    )
-
-
-def _show(number: int, saved: SavedEpisode, folder: RunFolder, arguments: argparse.Namespace, shell: Shell) -> None:
+def _show(found: Numbered, opened: Run, table: Table, arguments: argparse.Namespace, shell: Shell) -> None:
+    n, number = found
+    key = table.key(number)
     if arguments.json:
-        shell.say_json(encode_saved(saved))
+        shell.say_json(table.read(key)[1])
         return
-    _show_head(number, saved, _filter(arguments), shell)
-    if not arguments.tokens:
-        _show_turns(saved.episode, shell)
-        return
-    decode = find_decoder(folder.path)
-    for name, branch in _named_branches(saved.episode):
-        origins = token_origins(saved.episode, branch)
-        if name:
-            shell.say(f"\n{shell.paint.bold(name)}")
-        if decode is not None and shell.paint.enabled:
-            shell.say(coloured(origins, decode, shell.paint))
-        else:
-            shell.say_table(TOKEN_HEADER, token_rows(origins, decode))
-    if decode is None:
-        shell.say("Texts are not shown: no checkpoint of this run holds a tokenizer, or `tokenizers` is missing.")
-
-
-def _show_head(number: int, saved: SavedEpisode, which: str, shell: Shell) -> None:
-    episode, paint = saved.episode, shell.paint
-    result = paint.green("success") if episode.success else paint.red("no success")
-    shell.say(paint.bold(f"episode {episode.episode_id} (number {number} of step {saved.step}{which})") + f"  {result}")
-    parts = ", ".join(f"{name} {_figure(value)}" for name, value in episode.rewards.items())
-    lines = {
-        "task": f"{episode.task.task_id} ({episode.task.split}, difficulty {episode.task.difficulty})",
-        "outcome": episode.outcome.value if episode.outcome else "-",
-        "stop": episode.stop.value if episode.stop else "-",
-        "reward": _figure(episode.reward) + (f" = {parts}" if parts else ""),
-        "advantage": _figure(saved.advantage) if saved.trained else "not trained on",
-        "group": f"{saved.group_id}, begun at v{saved.start_version}",
-        "seed": str(episode.seed),
-        "times": ", ".join(f"{name} {value:.3f} s" for name, value in episode.timing_s.items()) or "-",
-    }
-    if episode.tool_calls:
-        faults = Counter(call.error for call in episode.tool_calls if call.error)
-        lines["calls"] = ", ".join([str(len(episode.tool_calls)), *(f"{n} {kind}" for kind, n in faults.items())])
-    if episode.branches:
-        reasons = Counter(episode.branch_reasons)
-        lines["branches"] = ", ".join([str(len(episode.branches)), *(f"{n} {why}" for why, n in reasons.items())])
-    if episode.retries:
-        lines["retries"] = str(episode.retries)
-    if episode.error is not None:
-        lines["error"] = f"{episode.error.source}: {episode.error.kind}: {episode.error.message}"
-    if episode.info:
-        lines["info"] = json.dumps(episode.info, default=repr)
-    for label, text in lines.items():
-        shell.say(f"  {paint.dim(label.ljust(10))}{text}")
-
-
-def _show_turns(episode: Episode, shell: Shell) -> None:
-    """The messages; behind each of the policy's own what is known of its turn, behind a tool's, of its call.
-
-    Turns that are not in the conversation, since an agent's program held others with the policy, come after it.
-    """
-    num_played = sum(_is_played(episode, place) for place in range(len(episode.messages)))
-    shown = episode.last_branch if num_played == len(episode.last_branch) else ()
-    turns, traces = iter(shown), iter(episode.tool_calls)
-    for place, message in enumerate(episode.messages):
-        note = ""
-        played = _is_played(episode, place)
-        if played and (number := next(turns, None)) is not None:
-            note = f"  {_turn_text(episode, number)}"
-        if place >= len(episode.task.prompt) and message["role"] == "tool" and (trace := next(traces, None)):
-            note = f"  {_call_text(trace)}"
-        paint = shell.paint
-        colour = paint.green if played else paint.cyan
-        shell.say(f"\n{paint.bold(colour('[' + message['role'] + ']'))}{paint.dim(note)}")
-        shell.say(message["content"])
-        for call in message.get("tool_calls", []):
-            shell.say(f"{shell.paint.dim('calls')} {_asked_text(call)}")
-    for trace in traces:  # no message answered them: they ended the episode
-        shell.say(f"\n{shell.paint.dim(_call_text(trace))}\n{trace.result}")
-    for name, branch in _named_branches(episode):
-        rest = [number for number in branch if number not in shown]
-        if rest:
-            shell.say(f"\n{shell.paint.bold(name or 'turns of the policy')}")
-            for number in rest:
-                shell.say(f"  {_turn_text(episode, number)}")
-
-
-def _is_played(episode: Episode, place: int) -> bool:
-    """Whether the policy said this message."""
-    return place >= len(episode.task.prompt) and episode.messages[place]["role"] == "assistant"
-
-
-def _named_branches(episode: Episode) -> list[tuple[str, tuple[int, ...]]]:
-    """With a title that says why each began; "" where there is one."""
-    if not episode.branches:
-        return [("", branch) for branch in episode.all_branches]
-    titles = []
-    for number, (branch, why) in enumerate(zip(episode.branches, ["", *episode.branch_reasons], strict=True), start=1):
-        turns = ", ".join(str(turn + 1) for turn in branch)
-        titles.append((f"branch {number} of {len(episode.branches)}: turns {turns}{f'; {why}' if why else ''}", branch))
-    return titles
-
-
-def _turn_text(episode: Episode, number: int) -> str:
-    one = episode.turns[number]
-    mean = sum(one.logprobs) / len(one.logprobs) if one.logprobs else 0.0
-    return (
-        f"turn {number + 1}: {len(one.completion_ids)} tokens by {version_text(one)}, "
-        f"mean logprob {mean:.3f}, {one.finish_reason.value}{', not trained on' if one.masked else ''}"
-    )
-
-
-def _asked_text(call: Any) -> str:
-    """One call of an assistant message."""
-    function = call["function"]
-    return f"{function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}"
-
-
-def _call_text(trace: ToolTrace) -> str:
-    arguments = trace.arguments if isinstance(trace.arguments, str) else json.dumps(trace.arguments, ensure_ascii=False)
-    fault = f", {trace.error}" if trace.error else ""
-    return f"{trace.name or 'unreadable'} {arguments}, {trace.seconds * 1000:.1f} ms{fault}"
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    texts = opened.texts if arguments.tokens else None
+    episode: dict[str, Any] = episode_json(table, key, weights=opened.field("rewards", {}), texts=texts)
+    title = f"number {n} of step {episode['step']}{_filter(arguments)}"
+    (show_tokens if arguments.tokens else show_episode)(episode, title, shell)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from agentgym.cli.catalogue import RUNS, listed
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
-from agentgym.runs.curve import HELD_OUT
-from agentgym.runs.evaluations import with_held_out
-from agentgym.runs.folder import RunFolder, RunStatus, runs_in
-from agentgym.runs.liveness import last_change
+from agentgym.runs.folder import RunStatus, runs_in
 from agentgym.runs.report import number
+from agentgym.view.run import Run
+from agentgym.view.summary import run_row
 
 DESCRIPTION = f"""
 List the runs in a folder with their state and last figures: the oldest first, those that go on at the end. gain: the
@@ -38,54 +38,31 @@ HEADER = ("run", "status", "step", "reward", "success", "held-out", "gain", "san
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--runs-dir", default="runs", metavar="DIR", help="default: runs")
-    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="for scripts: rows with numbers, as the view has them")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = Path(arguments.runs_dir)
     if not folder.is_dir():
         raise UserError(f"no folder {str(folder)!r}; give the one that holds the runs with --runs-dir")
-    found = sorted((_row(RunFolder.open(folder / name)) for name in runs_in(folder)), key=lambda one: one[0])
-    rows = [row for _, row in found]
+    rows = [run_row(Run.at(folder / name)) for name in runs_in(folder)]
+    rows.sort(key=lambda row: (row["status"] == RunStatus.RUNNING, row["changed"] or 0))
     if arguments.json:
-        shell.say_json([dict(zip(HEADER, row, strict=True)) for row in rows])
+        shell.say_json(rows)
     else:
-        shell.say_table(HEADER, rows)
+        shell.say_table(HEADER, [_cells(row) for row in rows])
     return 0
 
 
-def _row(folder: RunFolder) -> tuple[tuple[bool, float], tuple[str, ...]]:
-    """With its place in the list."""
-    status = folder.status()
-    rows = with_held_out(folder, HELD_OUT)
-    changed = last_change(status, rows, folder.path / "logs")
-    last = rows[-1].metrics if rows else {}
-    held_out = next((row.metrics[HELD_OUT] for row in reversed(rows) if HELD_OUT in row.metrics), None)
-    figures = (last.get("rollout/reward_mean"), last.get("rollout/success_mean"), held_out)
-    row = (
-        folder.name,
-        status.status.value,
-        str(rows[-1].step) if rows else "0",
-        *("-" if value is None else number(value, 3) for value in figures),
-        _gain(folder),
-        _sandbox(folder),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)),
-        status.reason.partition("\n")[0][:60],
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    gain = row["gain"]
+    return (
+        row["name"],
+        row["status"],
+        str(row["step"]),
+        *("-" if row[key] is None else number(row[key], 3) for key in ("reward", "success", "held_out")),
+        f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]" if gain else "-",
+        row["sandbox"] + " (UNSAFE)" * row["unsafe"] or "-",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(row["changed"])) if row["changed"] else "-",
+        row["reason"].partition("\n")[0][:60],
     )
-    return (status.status is RunStatus.RUNNING, changed), row
-
-
-def _gain(folder: RunFolder) -> str:
-    """The last checkpoint minus the first on the same held-out tasks, with its interval."""
-    found = cast("dict[str, float] | None", folder.load_comparison().get("difference"))
-    return f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-"
-
-
-def _sandbox(folder: RunFolder) -> str:
-    """What ran the policy's code. An unsafe sandbox is marked: it did not protect the run from the policy."""
-    found = folder.load_sandbox()
-    if not found:
-        return "-"
-    before = cast("list[str]", found.get("before", []))  # the run was resumed with another sandbox
-    names = " after ".join([str(found.get("backend")), *reversed(before)])
-    return f"{names} (UNSAFE)" if found.get("unsafe") else names
