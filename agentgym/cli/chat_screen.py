@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from agentgym.cli.shown_tools import tool_line
 from agentgym.commands.shell import Shell
 from agentgym.tools import Schema
 from agentgym.types import Episode, Json, Message
@@ -45,12 +46,7 @@ class Screen:
 
     def tools(self, schemas: Sequence[Schema]) -> None:
         for schema in schemas:
-            function = schema["function"]
-            assert isinstance(function, Mapping)
-            parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            names = ", ".join(properties) if isinstance(properties, Mapping) else ""
-            self._shell.say(f"  {function['name']}({names}): {function.get('description', '')}")
+            self._shell.say(f"  {tool_line(schema)}")
 
     def result(self, episode: Episode) -> None:
         """How the episode ended, and what it earned."""

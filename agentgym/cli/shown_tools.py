@@ -10,6 +10,7 @@ from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import UserError
 from agentgym.tools import Schema
 from agentgym.types import Task
+from agentgym.view.environments import has_tools
 
 
 def tools_of(environment: Environment[Any], task: Task) -> Sequence[Schema]:
@@ -17,8 +18,7 @@ def tools_of(environment: Environment[Any], task: Task) -> Sequence[Schema]:
 
     Raises UserError for an environment that cannot start the task.
     """
-    has_tools = environment.tools is not None or type(environment).toolbox is not Environment.toolbox
-    if not has_tools or task.sandbox is not None:
+    if not has_tools(environment) or task.sandbox is not None:
         return ()
     return asyncio.run(_asked(environment, task))
 

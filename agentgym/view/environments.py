@@ -20,21 +20,41 @@ MAX_TASKS = 200
 MAX_SKIPPED = 10_000
 
 
-def envs_json(registry: PluginRegistry, allowed: Sequence[str]) -> dict[str, Any]:
-    """`/api/envs`: those of the plugins, and those that were given by their import paths."""
-    found = []
-    listed = registry.listed("environments")
+def env_rows(registry: PluginRegistry, allowed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The environments of the plugins, and those that were given by their import paths.
+
+    error: why one can't be used; max_turns and version are None where only an instance knows them.
+    """
+    listed, rows = registry.listed("environments"), []
     for name in [*listed, *allowed]:
         offer = listed.get(name)
-        one: dict[str, Any] = {"name": name, "distribution": offer[1].distribution if isinstance(offer, tuple) else ""}
+        row: dict[str, Any] = {
+            "name": name,
+            "distribution": offer[1].distribution if isinstance(offer, tuple) else "",
+            "version": None,
+            "summary": "",
+            "requirements": "",
+            "max_turns": None,
+            "rewards": [],
+            "options": [],
+            "error": "",
+        }
         try:
             factory = registry.environment(name)
-            one |= {"summary": first_line(factory), "requirements": getattr(factory, "requirements", ""), "error": ""}
-            one["version"] = getattr(factory, "version", None)
+            row |= {
+                "version": getattr(factory, "version", None),
+                "summary": first_line(factory),
+                "requirements": getattr(factory, "requirements", ""),
+                "max_turns": getattr(factory, "max_turns", None),
+                "rewards": list(default_weights(factory)),
+                "options": [option.as_json() for option in option_docs(factory)],
+            }
+        except UserError as error:
+            row["error"] = str(error)
         except Exception as error:  # plugin code: anything may come
-            one |= {"summary": "", "requirements": "", "version": None, "error": f"{type(error).__name__}: {error}"}
-        found.append(one)
-    return {"envs": found}
+            row["error"] = f"{type(error).__name__}: {error}"
+        rows.append(row)
+    return rows
 
 
 def build(registry: PluginRegistry, allowed: Sequence[str], name: str, options: Mapping[str, Json]) -> Environment[Any]:
@@ -63,9 +83,9 @@ def env_json(
         "options": [one.as_json() for one in option_docs(registry.environment(name))],
         "splits": list(environment.splits),
         "max_turns": environment.max_turns,
-        "has_tools": environment.tools is not None or type(environment).toolbox is not Environment.toolbox,
+        "has_tools": has_tools(environment),
         "rewards": [{"name": key, "weight": weight} for key, weight in default_weights(environment).items()],
-        "tasks": [_task_json(task) for task in tasks[:count]],
+        "tasks": [task_json(task) for task in tasks[:count]],
         "more": len(tasks) > count,
     }
 
@@ -89,7 +109,7 @@ def find_task(environment: Environment[Any], split: str, task_id: str) -> Task:
     raise Problem.unknown("task", task_id, known)
 
 
-def _task_json(task: Task) -> dict[str, Any]:
+def task_json(task: Task) -> dict[str, Any]:
     return {
         "task_id": task.task_id,
         "split": task.split,
@@ -98,6 +118,10 @@ def _task_json(task: Task) -> dict[str, Any]:
         "answer": pack(task.answer),
         "needs_sandbox": task.sandbox is not None,
     }
+
+
+def has_tools(environment: Environment[Any]) -> bool:
+    return environment.tools is not None or type(environment).toolbox is not Environment.toolbox
 
 
 def first_line(thing: object) -> str:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from agentgym.hooks import PluginRegistry
-from agentgym.view.environments import MAX_TASKS, build, env_json, envs_json, find_task
+from agentgym.view.environments import MAX_TASKS, build, env_json, env_rows, find_task
 from agentgym.view.play import IDLE_S, Play, read_turn
 from agentgym.view.problems import Problem
 
@@ -47,7 +47,7 @@ class Plays:
             return self._registry
 
     def envs(self, request: Request) -> Any:
-        return {**envs_json(self.registry, self._allowed), "can_play": True}
+        return {"envs": env_rows(self.registry, self._allowed), "can_play": True}
 
     def env(self, request: Request) -> Any:
         asked = request.query_params

@@ -7,7 +7,7 @@ import itertools
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from agentgym.cli import environment_checks
 from agentgym.cli.shown_tools import tool_line, tools_of
@@ -16,11 +16,12 @@ from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
 from agentgym.env import default_weights
 from agentgym.errors import UserError
-from agentgym.hooks import EnvironmentFactory, PluginRegistry, PluginStatus
+from agentgym.hooks import PluginRegistry, PluginStatus
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.option_docs import OptionDoc, option_docs
 from agentgym.rollout.tasks import drawn
 from agentgym.types import Json, Split, Task
+from agentgym.view.environments import env_rows, first_line, task_json
 
 DESCRIPTION = """
 `agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the
@@ -41,6 +42,7 @@ agentgym envs show math --tasks 5 --split train --seed 3 --answers --env.options
 """
 TAKES_OVERRIDES = True
 CLASH = "several plugins"
+HEADER = ("environment", "from", "turns", "rewards", "what it is")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -92,11 +94,13 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     tasks = itertools.islice(drawn(environment, cast(Split, arguments.split), arguments.seed), arguments.tasks)
     if arguments.json:
         for task in tasks:
-            shown = _task_json(task, arguments.answers) | {"tools": list(tools_of(environment, task))}
+            shown = task_json(task) | {"tools": list(tools_of(environment, task))}
+            if not arguments.answers:
+                del shown["answer"]
             shell.say(json.dumps(shown, default=repr))
         return 0
     factory = registry.environment(arguments.name)
-    shell.say(f"{shell.paint.bold(arguments.name)}: {_first_line(factory) or _first_line(environment)}")
+    shell.say(f"{shell.paint.bold(arguments.name)}: {first_line(factory) or first_line(environment)}")
     rewards = ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
     shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
     if environment.requirements:
@@ -111,53 +115,30 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
 
 
 def _list(registry: PluginRegistry, as_json: bool, shell: Shell) -> int:
-    rows, needs, clashes = [], dict[str, str](), dict[str, str]()
-    listed = registry.listed("environments")
-    for name, offer in listed.items():
-        if isinstance(offer, UserError):
-            rows.append((name, CLASH, "?", "?", ""))
-            needs[name], clashes[name] = "", str(offer)
-            continue
-        factory, record = cast(EnvironmentFactory, offer[0]), offer[1]
-        turns = getattr(factory, "max_turns", None)  # known of a class; of a function only when it is called
-        rewards = default_weights(factory)
-        rows.append(
-            (
-                name,
-                record.distribution,
-                str(turns) if turns is not None else "?",
-                ", ".join(rewards) or "?",
-                _first_line(factory),
-            )
-        )
-        needs[name] = getattr(factory, "requirements", "")
-    header = ("environment", "from", "turns", "rewards", "what it is")
+    rows = env_rows(registry)
     if as_json:
-        shell.say_json(
-            [
-                {
-                    **dict(zip(header, row, strict=True)),
-                    "needs": needs[row[0]],
-                    "options": []
-                    if row[0] in clashes
-                    else [option.as_json() for option in option_docs(registry.environment(row[0]))],
-                    "error": clashes.get(row[0], ""),
-                }
-                for row in rows
-            ]
-        )
+        shell.say_json(rows)
         return 0
-    shell.say_table(header, rows)
-    if any(needs.values()):
+    shell.say_table(HEADER, [_cells(row) for row in rows])
+    if needing := [row for row in rows if row["requirements"]]:
         shell.say(shell.paint.bold("\nTo be installed or fetched first:"))
-        width = max(len(name) for name, needed in needs.items() if needed)
-        shell.say("\n".join(f"  {name:<{width}}  {needed}" for name, needed in needs.items() if needed))
-    for text in clashes.values():
-        shell.say(shell.paint.red(f"\n{text}"))
+        width = max(len(row["name"]) for row in needing)
+        shell.say("\n".join(f"  {row['name']:<{width}}  {row['requirements']}" for row in needing))
+    for row in rows:
+        if row["error"]:
+            shell.say(shell.paint.red(f"\n{row['error']}"))
     failed = [record for record in registry.records if record.status in (PluginStatus.FAILED, PluginStatus.DUPLICATE)]
     if failed:
         shell.say(f"\n{len(failed)} plugin(s) did not load: agentgym plugins --check")
     return 0
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A function is known only when it is called, and an environment of several plugins not at all."""
+    if row["error"]:
+        return (row["name"], CLASH, "?", "?", "")
+    turns = "?" if row["max_turns"] is None else str(row["max_turns"])
+    return (row["name"], row["distribution"], turns, ", ".join(row["rewards"]) or "?", row["summary"])
 
 
 def _options(overrides: list[str]) -> Mapping[str, Json]:
@@ -187,17 +168,3 @@ def _show_task(task: Task, with_answer: bool, shell: Shell) -> None:
     if with_answer:
         shell.say(shell.paint.cyan("[answer]"))
         shell.say(json.dumps(task.answer, indent=1, default=repr))
-
-
-def _task_json(task: Task, with_answer: bool) -> dict[str, object]:
-    shown: dict[str, object] = {
-        "task_id": task.task_id,
-        "split": task.split,
-        "difficulty": task.difficulty,
-        "prompt": list(task.prompt),
-    }
-    return {**shown, "answer": task.answer} if with_answer else shown
-
-
-def _first_line(thing: object) -> str:
-    return (getattr(thing, "__doc__", None) or "").strip().partition("\n")[0]
