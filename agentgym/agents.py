@@ -89,6 +89,10 @@ class Agent(ABC):
     So no episode's state may live on `self`. What episodes share, as kept processes, `close` ends.
     """
 
+    def __init_subclass__(cls) -> None:
+        if "place" in vars(cls):
+            raise TypeError(f"{cls.__name__}.place is now called slot")
+
     @property
     def wants_session(self) -> bool:
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""
@@ -98,7 +102,7 @@ class Agent(ABC):
         """Called once before a run. Raises UserError for what cannot work, as a program that is not installed."""
         return
 
-    def place(self) -> AbstractAsyncContextManager[None]:
+    def slot(self) -> AbstractAsyncContextManager[None]:
         """Entered before an episode: a wait in it, as for a free process, is not counted in the episode's time."""
         return nullcontext()
 

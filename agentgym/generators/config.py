@@ -27,7 +27,7 @@ class EngineConfig(ABC):
 
     @property
     def joins_together(self) -> bool:
-        """Whether requests that would hold up others wait for each other; see `generators.places.Places`."""
+        """Whether requests that would hold up others wait for each other; see `generators.slots.AdaptiveSlots`."""
         return False
 
     @abstractmethod

@@ -108,7 +108,7 @@ class GeneratorService:
                 shrink_after_s=config.shrink_after_s,
                 look_every_s=min(1.0, config.grow_after_s / 4, config.shrink_after_s / 4),
             )
-            scaled = keep_scaled(service, scaling, places=self._places, holds=self._holds_current)
+            scaled = keep_scaled(service, scaling, places=self._slots, holds=self._holds_current)
             self._scaling = asyncio.create_task(scaled, name="generator scaling")
             self._scaling.add_done_callback(_report_end)
 
@@ -229,7 +229,7 @@ class GeneratorService:
             log.warning("%s could not give its memory away: %s", group.name, error)
             group.give_up(f"sleep failed: {type(error).__name__}: {error}")
 
-    async def _places(self) -> float:
+    async def _slots(self) -> float:
         """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""
         await self.metrics()
         names = (replica.group.name for replica in self._started().replicas if replica.up)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agentgym.generators.places import Places
+from agentgym.generators.slots import AdaptiveSlots
 from agentgym.planning.clock import JumpingLoop
 from agentgym.planning.rates import Rates, tokens_of
 from agentgym.planning.shared import Device, Work
@@ -31,7 +31,7 @@ class Layout:
     """Where processes are. trainer: the GPUs of its ranks; replicas: those of each replica. Empty: the host's cores.
 
     gpus, cores: of the machine. max_batch: sequences of one replica at a time. join_together: its requests wait for
-    each other, as `Places` says.
+    each other, as `AdaptiveSlots` says.
     """
 
     trainer: tuple[int, ...]
@@ -67,7 +67,7 @@ class _Replica:
     """rate: each sequence's tokens a second, by how many there are."""
 
     work: Work
-    places: Places
+    places: AdaptiveSlots
     requests: int = 0
     known: deque[int] = field(default_factory=lambda: deque(maxlen=GROUPS_REMEMBERED))  # groups, by their prompts
     contexts: int = 0  # tokens of the running sequences, as they began
@@ -151,7 +151,7 @@ class _Run:
 
     def _replica(self, gpus: Sequence[int]) -> _Replica:
         work = Work(self._on(gpus), lambda pieces: self.rates.decode_rate(pieces) / pieces)
-        places = Places(self.layout.max_batch)
+        places = AdaptiveSlots(self.layout.max_batch)
         places.join_s = self.rates.join_s if self.layout.join_together else 0.0
         return _Replica(work=work, places=places)
 
@@ -247,7 +247,7 @@ def in_flight_s(rates: Rates, requests: Sequence[tuple[int, int]], max_batch: in
 
     async def run() -> float:
         work = Work([Device("replica")], lambda pieces: rates.decode_rate(pieces) / pieces)
-        generators = _Generators(rates, [_Replica(work=work, places=Places(max_batch))])
+        generators = _Generators(rates, [_Replica(work=work, places=AdaptiveSlots(max_batch))])
         sent = (generators.sample(n, prompt, prompt, tokens) for n, (prompt, tokens) in enumerate(requests))
         await asyncio.gather(*sent)
         return asyncio.get_running_loop().time()

@@ -61,8 +61,8 @@ class AgentPlayer(EpisodePlayer):
     def wants_session(self) -> bool:
         return self.agent.wants_session
 
-    def place(self) -> AbstractAsyncContextManager[None]:
-        return self.agent.place()
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        return self.agent.slot()
 
     async def _turns(self, runner: EpisodeRunner) -> None:
         handler = EpisodeHandler(

@@ -19,7 +19,7 @@ from agentgym.policies.free_handler import FreeHandler
 from agentgym.policies.normal_form import Heard, heard, joined, spoken_key, tools_key
 from agentgym.policies.prompting import prompt_ids, understood
 from agentgym.policies.reading import Reading, answer_of, read_turn
-from agentgym.policies.tree import Place, Spoken, Tree
+from agentgym.policies.tree import BranchPoint, Spoken, Tree
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.calls import AgentTurn, assistant_message
 from agentgym.rollout.config import RolloutConfig
@@ -52,7 +52,7 @@ class _Asked:
     tools_key: str
     tools: tuple[Schema, ...]
     talk: list[Heard]
-    place: Place
+    branch_point: BranchPoint
     ids: array[int]
     prompt: TokenPrefix
     number: int
@@ -107,7 +107,7 @@ class EpisodeHandler:
 
     async def call(self, request: CallRequest) -> CallAnswer:
         asked = self._asked(request)
-        spoken = asked.place.spoken
+        spoken = asked.branch_point.spoken
         if spoken is not None:
             spoken.claims += 1
         self._numbers.add(asked.number)
@@ -149,7 +149,7 @@ class EpisodeHandler:
             raise CallRefused("ended", f"the episode is over{f': {self.episode.stop}' if self.episode.stop else ''}")
         config = self._config
         key = tools_key(request.tools)
-        talk, place = self._placed(key, request)
+        talk, branch_point = self._placed(key, request)
         if len(self._numbers) >= self._max_turns:
             self._end(Stop.MAX_TURNS)
             raise CallRefused("context_length", f"the episode has had its {self._max_turns} turns: rollout.max_turns")
@@ -160,7 +160,7 @@ class EpisodeHandler:
                 "ended", f"the episode's time is over: rollout.episode_time_s = {config.episode_time_s:g}"
             )
         tools = self._tree.tools(key, request.tools)
-        ids = prompt_ids(self._renderer, place, tools)
+        ids = prompt_ids(self._renderer, branch_point, tools)
         room = config.max_episode_tokens - len(ids)
         if room < 1:
             self._too_long = (
@@ -176,19 +176,19 @@ class EpisodeHandler:
         number = next(n for n in itertools.count() if n not in self._numbers)
         prompt = TokenPrefix(ids)
         return _Asked(
-            request, key, tools, talk, place, ids, prompt, number, most, limit if most == own else None, left_s
+            request, key, tools, talk, branch_point, ids, prompt, number, most, limit if most == own else None, left_s
         )
 
-    def _placed(self, tools_key: str, request: CallRequest) -> tuple[list[Heard], Place]:
+    def _placed(self, tools_key: str, request: CallRequest) -> tuple[list[Heard], BranchPoint]:
         """The call's messages, and how far they are known. Raises CallRefused."""
         talk = understood(request)
-        place = self._tree.find(tools_key, talk)
+        branch_point = self._tree.find(tools_key, talk)
         if (whole := joined(request.messages)) is not None:
             other = heard(whole)
             found = self._tree.find(tools_key, other)
-            if found.num_ids > place.num_ids:
+            if found.num_ids > branch_point.num_ids:
                 return other, found
-        return talk, place
+        return talk, branch_point
 
     def _left_s(self) -> float:
         now_s = asyncio.get_running_loop().time()
@@ -246,14 +246,14 @@ class EpisodeHandler:
         elif reading.malformed and config.malformed_calls == "end":
             episode.outcome = Outcome.INVALID
             self._end(Stop.MALFORMED)
-        return answer_of(turn, reading, calls, cached_tokens=asked.place.num_ids)
+        return answer_of(turn, reading, calls, cached_tokens=asked.branch_point.num_ids)
 
     def _grow(self, asked: _Asked, turn: Turn, reading: Reading, calls: tuple[ToolCall, ...]) -> None:
         ids, episode = asked.ids, self.episode
         ids.extend(turn.completion_ids)
         spoken = Spoken(
             turn=len(episode.turns),
-            parent=asked.place.spoken,
+            parent=asked.branch_point.spoken,
             completion_ids=turn.completion_ids,
             ids=ids,
             length=len(ids),
@@ -263,7 +263,7 @@ class EpisodeHandler:
         key = spoken_key(reading.content, calls)
         said = Heard(key, assistant_message(AgentTurn(reading.content, reading.content, calls), spoken.call_ids))
         also = [spoken_key(text, calls) for text in reading.also]
-        self._tree.add(asked.tools_key, asked.tools, asked.talk, asked.place, said, spoken, also)
+        self._tree.add(asked.tools_key, asked.tools, asked.talk, asked.branch_point, said, spoken, also)
         episode.turns.append(turn)
         episode.branches, episode.branch_reasons = self._tree.branches, self._tree.branch_reasons()
 

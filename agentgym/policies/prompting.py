@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agentgym.errors import UserError
 from agentgym.policies.call_handler import CallRefused, CallRequest
 from agentgym.policies.normal_form import Heard, heard
-from agentgym.policies.tree import Place
+from agentgym.policies.tree import BranchPoint
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import Schema
 from agentgym.types import Message
@@ -29,16 +29,16 @@ def understood(request: CallRequest) -> list[Heard]:
         raise CallRefused("invalid", str(error), param="messages") from error
 
 
-def prompt_ids(renderer: ChatRenderer, place: Place, tools: Sequence[Schema]) -> array[int]:
+def prompt_ids(renderer: ChatRenderer, branch_point: BranchPoint, tools: Sequence[Schema]) -> array[int]:
     """place: where the conversation leaves what is known. The array may be that of the known turn, which has grown.
 
     Raises CallRefused for messages or tools that the chat template does not take.
     """
-    spoken = place.spoken
+    spoken = branch_point.spoken
     try:
         if spoken is None:
-            return array("I", renderer.prompt([one.message for one in place.rest], tools or None))
-        new = _continuation(renderer, place.rest, spoken.completion_ids, ended=spoken.ended)
+            return array("I", renderer.prompt([one.message for one in branch_point.rest], tools or None))
+        new = _continuation(renderer, branch_point.rest, spoken.completion_ids, ended=spoken.ended)
     except UserError as error:
         raise CallRefused("invalid", str(error), param="messages") from error
     ids = spoken.path_ids()

@@ -58,7 +58,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BranchPoint:
     """Where a call's conversation leaves what is known.
 
     node: the last message that is known. rest: the messages after `spoken`, the last known turn; None: there is none.
@@ -90,10 +90,10 @@ class Tree:
         """The object that stands for equal tools: renderers know them by it."""
         return self._roots[key][1] if key in self._roots else given
 
-    def find(self, tools: str, talk: Sequence[Heard]) -> Place:
+    def find(self, tools: str, talk: Sequence[Heard]) -> BranchPoint:
         """How far the conversation is known. Of equal turns the one that the call's ids name, else an unclaimed one."""
         if tools not in self._roots:
-            return Place(Node(None, None, None), None, list(talk), 0)
+            return BranchPoint(Node(None, None, None), None, list(talk), 0)
         levels = [[self._roots[tools][0]]]
         for message in talk:
             found = [child for node in levels[-1] for child in node.children.get(message.key, ())]
@@ -107,21 +107,21 @@ class Tree:
         path = node.path()
         last = next((n for n in reversed(range(known)) if path[n].spoken is not None), None)
         if last is None:
-            return Place(node, None, list(talk), known)
-        return Place(node, path[last].spoken, list(talk[last + 1 :]), known)
+            return BranchPoint(node, None, list(talk), known)
+        return BranchPoint(node, path[last].spoken, list(talk[last + 1 :]), known)
 
     def add(
-        self, tools: str, schemas: tuple[Schema, ...], talk: Sequence[Heard], place: Place, said: Heard,
+        self, tools: str, schemas: tuple[Schema, ...], talk: Sequence[Heard], branch_point: BranchPoint, said: Heard,
         spoken: Spoken, also: Sequence[Key] = (),
     ) -> None:  # fmt: skip
         """Record a turn. place: where `find` put its conversation. also: other keys by which it may come back."""
         others = bool(self._roots) and tools not in self._roots
-        node = place.node
+        node = branch_point.node
         if node.parent is None:  # a root, and perhaps a new one
             node = self._roots.setdefault(tools, (node, schemas))[0]
         if spoken.parent.num_children if spoken.parent is not None else self._spoken:
             self.reasons[spoken.turn] = "tools changed" if others else self._reason(tools, talk)
-        for message in talk[place.known :]:
+        for message in talk[branch_point.known :]:
             node = _child(node, message)
         new = Node(said.key, said.message, node, spoken)
         for key in dict.fromkeys((said.key, *also)):
@@ -154,8 +154,8 @@ class Tree:
 
     def _reason(self, tools: str, talk: Sequence[Heard]) -> Reason:
         """The reason, by comparison with the latest of the conversations that share most with it."""
-        place = self.find(tools, talk)
-        node, known = place.node, place.known
+        branch_point = self.find(tools, talk)
+        node, known = branch_point.node, branch_point.known
         if known == len(talk):
             return "sibling"
         before: list[Key] = []

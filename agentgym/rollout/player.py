@@ -35,7 +35,7 @@ class Player(ABC):
         """Whether each episode leases a session, also where its task asks for none."""
         return False
 
-    def place(self) -> AbstractAsyncContextManager[None]:
+    def slot(self) -> AbstractAsyncContextManager[None]:
         """Entered before an episode begins."""
         return nullcontext()
 
@@ -53,7 +53,7 @@ class Player(ABC):
                 wants_session=self.wants_session,
             )
             try:
-                async with self.place():  # this wait and the next one are not counted in the episode's time
+                async with self.slot():  # this wait and the next one are not counted in the episode's time
                     if runner.needs_session:
                         async with AsyncExitStack() as stack:
                             await runner.lease(stack)

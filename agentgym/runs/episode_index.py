@@ -33,7 +33,7 @@ MAX_MEMBER = 2**30  # bytes of text: a file from elsewhere must not fill the mem
 Row = dict[str, Any]
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where an episode lies: bytes [offset, offset + length) of the file, line `line` of what they hold."""
 
     offset: int
@@ -47,12 +47,13 @@ class FileIndex:
     values, by the keys of `row_of`; empty for a file without episodes."""
 
     mark: str
-    places: list[Place]
+    locations: list[Location]
     columns: dict[str, list[Any]]
 
     @classmethod
-    def of(cls, mark: str, places: list[Place], rows: Sequence[Row]) -> FileIndex:
-        return cls(mark=mark, places=places, columns={key: [row[key] for row in rows] for key in (rows or [{}])[0]})
+    def of(cls, mark: str, locations: list[Location], rows: Sequence[Row]) -> FileIndex:
+        columns = {key: [row[key] for row in rows] for key in (rows or [{}])[0]}
+        return cls(mark=mark, locations=locations, columns=columns)
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
@@ -111,17 +112,17 @@ def save_episodes(path: Path, records: Sequence[Mapping[str, Json]]) -> None:
     The file is whole or absent. Without its index it reads the same, only slower: that one is not waited for.
     """
     data = bytearray()
-    places: list[Place] = []
+    locations: list[Location] = []
     rows: list[Row] = []
     for group in _by_group(records):
         text = "".join(dump_line(record) + "\n" for record in group)
         member = gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
-        places += [Place(len(data), len(member), line) for line in range(len(group))]
+        locations += [Location(len(data), len(member), line) for line in range(len(group))]
         rows += [row_of(cast("Mapping[str, Any]", record)) for record in group]
         data += member
     write_whole(path, bytes(data) or gzip.compress(b"", mtime=0))
     with contextlib.suppress(OSError):
-        write_index(index_path(path), FileIndex.of(mark_of(path), places, rows))
+        write_index(index_path(path), FileIndex.of(mark_of(path), locations, rows))
 
 
 def index_path(path: Path) -> Path:
@@ -138,7 +139,7 @@ def mark_of(path: Path) -> str:
 
 def write_index(path: Path, index: FileIndex) -> None:
     """Writes the index by one rename, without waiting for the disk. Raises OSError."""
-    record = {"format": FORMAT, "mark": index.mark, "places": index.places, "columns": index.columns}
+    record = {"format": FORMAT, "mark": index.mark, "places": index.locations, "columns": index.columns}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(record, separators=(",", ":"), default=repr), encoding="ascii")
     part.replace(path)
@@ -153,36 +154,37 @@ def read_index(path: Path, mark: str) -> FileIndex | None:
         columns = record["columns"]
         for key in SHARED & columns.keys():  # equal texts become one: those of a column are few
             columns[key] = [sys.intern(value) if isinstance(value, str) else value for value in columns[key]]
-        places = [Place(*place) for place in record["places"]]
+        locations = [Location(*location) for location in record["places"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    whole = all(len(values) == len(places) for values in columns.values()) and (not places or columns.keys() >= KEYS)
-    return FileIndex(mark=mark, places=places, columns=columns) if whole else None
+    whole = all(len(values) == len(locations) for values in columns.values())
+    whole = whole and (not locations or columns.keys() >= KEYS)
+    return FileIndex(mark=mark, locations=locations, columns=columns) if whole else None
 
 
 def build_index(path: Path) -> FileIndex:
     """The index of a file that has none, by reading all of it. What is torn is left out. Raises OSError."""
     mark = mark_of(path)
-    places: list[Place] = []
+    locations: list[Location] = []
     rows: list[Row] = []
-    for place, record in scan(path):
+    for location, record in scan(path):
         try:
             rows.append(row_of(record))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            log.warning("%s: line %d is not an episode and is left out: %r", path, place.line + 1, error)
+            log.warning("%s: line %d is not an episode and is left out: %r", path, location.line + 1, error)
             continue
-        places.append(place)
-    return FileIndex.of(mark, places, rows)
+        locations.append(location)
+    return FileIndex.of(mark, locations, rows)
 
 
-def scan(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def scan(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """All episodes with their places; a plain file's are its lines. Stops at what is torn. Raises OSError."""
     with path.open("rb") as file:
         if path.suffix != ".gz":
             offset = 0
             for line in file:
                 if line.endswith(b"\n") and (record := _parsed(line)) is not None:
-                    yield Place(offset, len(line), 0), record
+                    yield Location(offset, len(line), 0), record
                 offset += len(line)
             return
         data = file.read()
@@ -197,21 +199,21 @@ def scan(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
         length = len(data) - start - len(decoder.unused_data) if decoder.eof else len(data) - start
         for number, line in enumerate(text.split(b"\n")):
             if line and (record := _parsed(line)) is not None:
-                yield Place(start, length, number), record
+                yield Location(start, length, number), record
         if not decoder.eof:
             log.warning("%s is torn and ends early", path)
             return
         start += length
 
 
-def read_at(path: Path, place: Place) -> dict[str, Any]:
+def read_at(path: Path, location: Location) -> dict[str, Any]:
     """One episode's line. Raises OSError, or ValueError for a file that has changed."""
     with path.open("rb") as file:
-        file.seek(place.offset)
-        data = file.read(place.length)
+        file.seek(location.offset)
+        data = file.read(location.length)
     try:
         text = zlib.decompressobj(wbits=31).decompress(data, MAX_MEMBER) if path.suffix == ".gz" else data
-        record = json.loads(text.split(b"\n")[place.line])
+        record = json.loads(text.split(b"\n")[location.line])
     except (zlib.error, IndexError, ValueError) as error:
         raise ValueError(f"{path} has changed, or is damaged: {error}") from None
     if not isinstance(record, dict):

@@ -60,7 +60,7 @@ class View:
         place = self.roots.find(name)
         with self._lock:
             found = self._runs.get(place.id)
-            if found is None or found.place != place:
+            if found is None or found.location != place:
                 found = self._runs[place.id] = Run(place, self.cache)
             return found
 
@@ -71,7 +71,7 @@ class View:
             status, _, changed = run.status()
             return status != RunStatus.RUNNING, -(changed or 0)
 
-        return sorted((self.run(place.id) for place in self.roots.places()), key=place_in_list)
+        return sorted((self.run(place.id) for place in self.roots.locations()), key=place_in_list)
 
     def api(self, request: Request) -> Any:
         return self.about()
@@ -303,7 +303,7 @@ def _index(view: View, page: Path, request: Request) -> Response:
         raise Problem("not_found", "this installation has no page; the data is at /api") from None
     if (theme := request.cookies.get("agentgym-theme")) in ("light", "dark"):
         text = text.replace(b"<html ", f'<html data-theme="{theme}" '.encode(), 1)
-    first = [f"/api/runs/{quote(run.place.id, safe='')}" for run in view.runs()[:1]]
+    first = [f"/api/runs/{quote(run.location.id, safe='')}" for run in view.runs()[:1]]
     asked = ["/api/runs", *first, *(f"{run}/curves" for run in first)]
     links = ", ".join(f"<{path}>; rel=preload; as=fetch; crossorigin" for path in asked)
     return Response(text, media_type="text/html; charset=utf-8", headers={"cache-control": "no-cache", "link": links})

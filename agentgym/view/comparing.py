@@ -23,7 +23,7 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def side_name(run: Run, step: int) -> str:
-    return f"{run.place.name} step {step}"
+    return f"{run.location.name} step {step}"
 
 
 def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "sides": [
             {
-                "side": f"{run.place.id}@{one['step']}",
-                "run": run.place.id,
+                "side": f"{run.location.id}@{one['step']}",
+                "run": run.location.id,
                 **{key: one[key] for key in ("step", "environment", "success", "low", "high", "tasks", "episodes")},
             }
             for run in runs
@@ -75,10 +75,10 @@ def _saved(run: Run, step: int) -> Saved:
     try:
         saved = Saved.load(run.folder, step, side_name(run, step))
     except (UserError, KeyError, TypeError, ValueError) as error:
-        raise Problem("conflict", f"the evaluation {run.place.id}@{step} could not be read: {error}") from None
+        raise Problem("conflict", f"the evaluation {run.location.id}@{step} could not be read: {error}") from None
     if saved is None:
-        known = [f"{run.place.id}@{one['step']}" for one in evaluations(run) if one["finished"]]
-        raise Problem.unknown("finished evaluation", f"{run.place.id}@{step}", known)
+        known = [f"{run.location.id}@{one['step']}" for one in evaluations(run) if one["finished"]]
+        raise Problem.unknown("finished evaluation", f"{run.location.id}@{step}", known)
     return saved
 
 
@@ -88,7 +88,7 @@ def _side(run: Run, step: int) -> dict[str, Any]:
     low, high = success_interval(list(scores.values()))
     result = run.json(f"evals/step-{step:06d}.json").get("result")
     return {
-        "run": run.place.id,
+        "run": run.location.id,
         "step": step,
         "name": side_name(run, step),
         "success": success_share(list(scores.values())),

@@ -67,7 +67,7 @@ class Export:
             self._add_episodes(run)
 
     def _add_run(self, run: Run) -> None:
-        base = f"/api/runs/{quoted(run.place.id)}"
+        base = f"/api/runs/{quoted(run.location.id)}"
         self._add(base, lambda: run_json(run, can_steer=False))
         self._add(f"{base}/curves", lambda: curves_json(run, [], MAX_POINTS))
         self._add(f"{base}/lanes", lambda: lanes_json(run, 0, 10**9))
@@ -76,7 +76,7 @@ class Export:
 
     def _add_episodes(self, run: Run) -> None:
         """The rows of the newest, and as many of them whole as there is room for."""
-        base, table = f"/api/runs/{quoted(run.place.id)}/episodes", run.episodes.read()
+        base, table = f"/api/runs/{quoted(run.location.id)}/episodes", run.episodes.read()
         asked = [("source", "all"), ("limit", str(MAX_LIMIT)), ("sort", "-step")]
         listed = search(table, asked)
         self._add(f"{base}?source=all&limit={MAX_LIMIT}&sort=-step", lambda: listed)
@@ -86,7 +86,7 @@ class Export:
             kept += self._add(f"{base}/{row['key']}", make)
         if kept < len(table):
             self.left_out.append(
-                f"{run.place.id}: {len(table) - kept:,} of {len(table):,} episodes"
+                f"{run.location.id}: {len(table) - kept:,} of {len(table):,} episodes"
                 + (f", {len(table) - len(listed['rows']):,} of them from the table, too" * (len(table) > MAX_LIMIT))
             )
 

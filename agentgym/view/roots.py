@@ -25,7 +25,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunLocation:
     """A run in a root. id: `ROOT:NAME`, as links name it."""
 
     root: Root
@@ -72,26 +72,26 @@ class Roots:
             if any(whole == root.path / root.only for root in roots):
                 continue
             is_run = (whole / "status.json").is_file()
-            place = whole.parent if is_run else whole
-            key = _free_key(place.name, {root.key for root in roots})
-            roots.append(Root(key=key, path=place, only=whole.name if is_run else ""))
+            location = whole.parent if is_run else whole
+            key = _free_key(location.name, {root.key for root in roots})
+            roots.append(Root(key=key, path=location, only=whole.name if is_run else ""))
         return cls(roots)
 
-    def places(self) -> Iterator[Place]:
+    def locations(self) -> Iterator[RunLocation]:
         """All runs, in no order. A link that leads out of its root is none."""
         for root in self.roots:
             for name in [root.only] if root.only else _folders(root.path):
-                if (place := _checked(root, name)) is not None:
-                    yield place
+                if (location := _checked(root, name)) is not None:
+                    yield location
 
-    def find(self, run: str) -> Place:
+    def find(self, run: str) -> RunLocation:
         """Raises Problem for an id that no run has."""
         key, _, name = run.partition(":")
         for root in self.roots:
             allowed = root.key == key and (not root.only or root.only == name)
-            if allowed and (place := _checked(root, name)) is not None:
-                return place
-        raise Problem.unknown("run", run, sorted(place.id for place in self.places()))
+            if allowed and (location := _checked(root, name)) is not None:
+                return location
+        raise Problem.unknown("run", run, sorted(location.id for location in self.locations()))
 
 
 def inside(folder: Path, name: str) -> Path | None:
@@ -105,12 +105,12 @@ def inside(folder: Path, name: str) -> Path | None:
         return None
 
 
-def _checked(root: Root, name: str) -> Place | None:
+def _checked(root: Root, name: str) -> RunLocation | None:
     path = inside(root.path, name)
     if path is None:
         return None
     try:
-        return Place(root=root, name=name) if (path / "status.json").is_file() else None
+        return RunLocation(root=root, name=name) if (path / "status.json").is_file() else None
     except OSError:
         return None
 

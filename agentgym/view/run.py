@@ -16,7 +16,7 @@ from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.liveness import last_change
 from agentgym.view.metrics import MetricsLog
-from agentgym.view.roots import Place, Root, inside
+from agentgym.view.roots import Root, RunLocation, inside
 from agentgym.view.table import Tables
 from agentgym.yaml import read_yaml
 
@@ -26,10 +26,10 @@ MAX_JSON = 64 * 2**20
 class Run:
     """A run in one of the folders that were given. cache: for indexes of its episodes, outside of it."""
 
-    def __init__(self, place: Place, cache: Path | None) -> None:
-        self.place = place
-        self.log = MetricsLog(place.path / "metrics.jsonl")
-        self.episodes = Tables(place.path, cache)
+    def __init__(self, location: RunLocation, cache: Path | None) -> None:
+        self.location = location
+        self.log = MetricsLog(location.path / "metrics.jsonl")
+        self.episodes = Tables(location.path, cache)
         self._kept: dict[str, tuple[tuple[int, ...], Any]] = {}
         self._lock = threading.RLock()
         self._texts: dict[int, str] = {}
@@ -39,15 +39,15 @@ class Run:
     def at(cls, path: Path) -> Run:
         """The run in a folder, for a command that reads it once."""
         whole = path.resolve()
-        return cls(Place(root=Root(key="", path=whole.parent, only=whole.name), name=whole.name), None)
+        return cls(RunLocation(root=Root(key="", path=whole.parent, only=whole.name), name=whole.name), None)
 
     @property
     def path(self) -> Path:
-        return self.place.path
+        return self.location.path
 
     @property
     def folder(self) -> RunFolder:
-        return self.place.folder
+        return self.location.folder
 
     def config(self) -> dict[str, Any]:
         """Empty for a run that wrote none yet."""
@@ -79,7 +79,7 @@ class Run:
             return "sft"
         if any((self.path / name).exists() for name in ("metrics.jsonl", "checkpoints", "state.json")):
             return "train"
-        is_eval = (self.path / "evals").is_dir() or self.place.root.path.name.startswith("evals")
+        is_eval = (self.path / "evals").is_dir() or self.location.root.path.name.startswith("evals")
         return "eval" if is_eval else "train"
 
     def status(self) -> tuple[str, str, float | None]:
@@ -102,7 +102,7 @@ class Run:
 
     def _model_folder(self) -> str:
         path = str(self.field("model.path", ""))
-        return str(policy_path()) if path == TINY else str(place) if (place := self._local(path)) else ""
+        return str(policy_path()) if path == TINY else str(location) if (location := self._local(path)) else ""
 
     @staticmethod
     def _local(path: str) -> Path | None:

@@ -24,7 +24,7 @@ def steering(run: Run, *, able: bool) -> dict[str, Any]:
 def ask(run: Run, action: str) -> dict[str, Any]:
     """Raises Problem for an unknown action, and for a run that nothing can be asked of."""
     if reason := _why_not(run):
-        raise Problem("conflict", f"{run.place.id}: {reason}")
+        raise Problem("conflict", f"{run.location.id}: {reason}")
     try:
         Steering(run.path).ask(action)
     except UserError as error:

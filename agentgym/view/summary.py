@@ -34,9 +34,9 @@ def run_row(run: Run) -> dict[str, Any]:
     if held_out is None:
         held_out = _last_result(run)
     return {
-        "id": run.place.id,
-        "root": run.place.root.key,
-        "name": run.place.name,
+        "id": run.location.id,
+        "root": run.location.root.key,
+        "name": run.location.name,
         "kind": run.kind,
         "status": status,
         "reason": reason,

@@ -42,7 +42,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        return len(self.index.places)
+        return len(self.index.locations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Table:
         """The row of an episode and its whole record. Raises Problem."""
         part, row = self.find(key)
         try:
-            return row, read_at(part.path, part.index.places[row - part.first])
+            return row, read_at(part.path, part.index.locations[row - part.first])
         except (OSError, ValueError) as error:
             raise Problem("gone", f"the episode {key!r} could not be read: {error}") from None
 
@@ -119,7 +119,7 @@ class Tables:
     def _built(self, path: Path, mark: str) -> FileIndex:
         index = build_index(path)
         place = self._place(path)
-        if place is not None and path.suffix == ".gz" and index.places:  # one that still grows is not kept
+        if place is not None and path.suffix == ".gz" and index.locations:  # one that still grows is not kept
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_index(place, index)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym.generators.places import Places
+from agentgym.generators.slots import AdaptiveSlots
 from agentgym.planning.clock import JumpingLoop
 
 Starts = list[float]
@@ -21,7 +21,7 @@ def in_simulated_time(play: Callable[[], Coroutine[None, None, Starts]]) -> Star
         return runner.run(play())
 
 
-async def begun_s(places: Places, came_s: list[float], *, runs_s: float) -> Starts:
+async def begun_s(places: AdaptiveSlots, came_s: list[float], *, runs_s: float) -> Starts:
     """When each began, of requests that come at those times and run for so long."""
 
     async def one(at_s: float) -> float:
@@ -36,7 +36,7 @@ async def begun_s(places: Places, came_s: list[float], *, runs_s: float) -> Star
 
 def starts(came_s: list[float], *, most: int = 100, join_s: float = 0.5, runs_s: float = 1000.0) -> Starts:
     async def play() -> Starts:
-        places = Places(most)
+        places = AdaptiveSlots(most)
         places.join_s = join_s
         return await begun_s(places, came_s, runs_s=runs_s)
 
@@ -66,7 +66,7 @@ def test_what_has_no_place_does_not_count_as_waiting() -> None:
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_takes_no_place() -> None:
-    places = Places(10)
+    places = AdaptiveSlots(10)
     places.join_s = 0.01
     await places.take(continues=False)
     tasks = [asyncio.create_task(places.take(continues=False)) for _ in range(2)]
@@ -104,7 +104,7 @@ def test_of_a_stream_few_joins_remain_and_little_is_waited_for_them() -> None:
 )
 def test_whatever_comes_all_begin_and_nobody_waits_while_nothing_runs(requests, costs, most: int) -> None:
     async def play() -> None:
-        places, began = Places(most), 0
+        places, began = AdaptiveSlots(most), 0
 
         async def one(at_s: float, runs_s: float) -> None:
             nonlocal began

@@ -126,7 +126,7 @@ async def test_events_follow_a_run_and_a_reader_that_was_cut_off_goes_on_where_i
     from agentgym.view.roots import Roots
     from agentgym.view.run import Run
 
-    run = Run(next(Roots.of([folder.path.parent]).places()), None)
+    run = Run(next(Roots.of([folder.path.parent]).locations()), None)
     seen: list[tuple[str, int, dict]] = []
 
     async def read(start: int | None, until: str, change=lambda: None) -> None:

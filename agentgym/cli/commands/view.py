@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
             )
     plays = None if arguments.export else Plays(shell.plugins, arguments.env)
     view = View(Roots.of(arguments.runs), cache_folder(), plays)
-    count = sum(1 for _ in view.roots.places())
+    count = sum(1 for _ in view.roots.locations())
     shell.warn(f"{count} run{'s' if count != 1 else ''} in {', '.join(str(r.path / r.only) for r in view.roots.roots)}")
 
     if arguments.export:

@@ -17,7 +17,7 @@ from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.rows import RowTable
 from agentgym.generators.native.sampler import sample, uniforms
 from agentgym.generators.native.weights import DecoderWeights
-from agentgym.generators.places import Line
+from agentgym.generators.slots import Line
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 _WORTH_SHARING = 16  # tokens: a shorter common prefix is computed twice rather than waited for

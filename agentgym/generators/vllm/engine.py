@@ -18,7 +18,7 @@ from torch import Tensor
 from agentgym.errors import InfraError, UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import NotLoaded, check_request
-from agentgym.generators.places import Places
+from agentgym.generators.slots import AdaptiveSlots
 from agentgym.generators.vllm.causes import last_error, with_holders
 from agentgym.generators.vllm.join_cost import JoinCost
 from agentgym.generators.vllm.settings import (
@@ -57,8 +57,8 @@ class VllmEngine:
     merges_adapters = True
 
     def __init__(self, config: GeneratorConfig, model_path: str, *, join_together: bool = True, **options: Any) -> None:
-        """join_together: requests wait for each other, as `Places` says. options: settings of `AsyncEngineArgs`, by
-        name.
+        """join_together: requests wait for each other, as `AdaptiveSlots` says. options: settings of
+        `AsyncEngineArgs`, by name.
         """
         self._config = config
         self._options = options
@@ -70,7 +70,7 @@ class VllmEngine:
         self._failure = "it is not started"
         self._request_ids = itertools.count()
         self._running: set[asyncio.Future[Completion]] = set()
-        self._places = Places(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
+        self._slots = AdaptiveSlots(config.max_batch)  # what has none waits here, so that vLLM's cache holds what runs
         self._join_together = join_together
         self._join_cost = JoinCost()
         self._updating = asyncio.Lock()
@@ -163,7 +163,7 @@ class VllmEngine:
     def metrics(self) -> dict[str, float]:
         """See `GeneratorEngine.metrics`."""
         since = time.perf_counter() - self._busy_since if self._running else 0.0
-        running = self._places.taken_now
+        running = self._slots.taken_now
         return {
             "generator/tokens_total": self._num_tokens,
             "generator/prompt_tokens_total": self._num_prompt_tokens,
@@ -172,11 +172,11 @@ class VllmEngine:
             "generator/paused_s": self._paused_s,
             "generator/running": running,
             "generator/waiting": len(self._running) - running,
-            "generator/places": self._places.limit,
-            "generator/kv_share": self._places.kv_share,
+            "generator/places": self._slots.limit,
+            "generator/kv_share": self._slots.kv_share,
             "generator/preempted_total": self._num_preempted,
-            "generator/cuts_total": self._places.num_cuts,
-            "generator/join_s_mean": self._places.join_s,
+            "generator/cuts_total": self._slots.num_cuts,
+            "generator/join_s_mean": self._slots.join_s,
         }
 
     async def close(self) -> None:
@@ -191,13 +191,13 @@ class VllmEngine:
 
     def _saw(self, step: EngineStep) -> None:
         self._num_preempted += step.num_preempted
-        self._places.saw(kv_share=step.kv_share, num_preempted=step.num_preempted)
+        self._slots.saw(kv_share=step.kv_share, num_preempted=step.num_preempted)
         if self._join_together and self._join_cost.saw(step):
-            self._places.join_s = self._join_cost.seconds
+            self._slots.join_s = self._join_cost.seconds
 
     async def _complete(self, request: GenerateRequest, request_id: str) -> Completion:
         submitted_s = time.monotonic()
-        async with self._places.held(continues=request.continues):
+        async with self._slots.held(continues=request.continues):
             return await self._run(request, request_id, queued_s=time.monotonic() - submitted_s)
 
     async def _run(self, request: GenerateRequest, request_id: str, *, queued_s: float) -> Completion:

@@ -24,8 +24,8 @@ from agentgym.killable.process import exit_reason
 from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
-from agentgym_plugins.agents.places import Places
 from agentgym_plugins.agents.processes import KILL_S, Tail, kill_all, tagged
+from agentgym_plugins.agents.slots import Slots
 
 PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt")
 KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
@@ -91,11 +91,11 @@ class Command(Agent):
             )
 
     @cached_property
-    def _places(self) -> Places:
-        return Places(self.at_once)
+    def _slots(self) -> Slots:
+        return Slots(self.at_once)
 
-    def place(self) -> AbstractAsyncContextManager[None]:
-        return self._places.one()
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        return self._slots.one()
 
     async def play(self, context: AgentContext) -> None:
         if self.where == "session":

@@ -13,7 +13,7 @@ from agentgym.agents import Agent, AgentContext
 from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 from agentgym.types import Json
-from agentgym_plugins.agents.places import Places
+from agentgym_plugins.agents.slots import Slots
 from agentgym_plugins.agents.workers import Workers, check_python
 
 
@@ -66,8 +66,8 @@ class InProcess(Agent):
         )
 
     @cached_property
-    def _places(self) -> Places:
-        return Places(self.processes)
+    def _slots(self) -> Slots:
+        return Slots(self.processes)
 
     async def check(self) -> None:
         """Starts the first process."""
@@ -82,8 +82,8 @@ class InProcess(Agent):
             await self.close()
             raise
 
-    def place(self) -> AbstractAsyncContextManager[None]:
-        return self._places.one()
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        return self._slots.one()
 
     async def play(self, context: AgentContext) -> None:
         await self._workers.play(context)

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import pytest
 
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.places import Places
 from agentgym.generators.select import VllmEngineConfig
+from agentgym.generators.slots import AdaptiveSlots
 from agentgym.generators.vllm.join_cost import ENOUGH, JoinCost
 from agentgym.generators.vllm.steps import EngineStep
 from agentgym.planning.clock import JumpingLoop
@@ -72,7 +72,7 @@ def test_prompts_that_cost_nothing_are_nothing_to_wait_for() -> None:
 class PacedEngine:
     """An engine that only passes time, in steps: a token of each sequence, and prompts that joined."""
 
-    def __init__(self, places: Places, *, together: bool) -> None:
+    def __init__(self, places: AdaptiveSlots, *, together: bool) -> None:
         self.places, self.together = places, together
         self.cost = JoinCost()
         self.waiting: list[int] = []  # tokens of prompts
@@ -110,7 +110,7 @@ def played(*, together: bool) -> tuple[float, PacedEngine]:
     """Seconds that 128 conversations of eight short turns take, with a place for each."""
 
     async def play() -> tuple[float, PacedEngine]:
-        engine, draw = PacedEngine(Places(128), together=together), random.Random(0)
+        engine, draw = PacedEngine(AdaptiveSlots(128), together=together), random.Random(0)
 
         async def converse() -> None:
             for _ in range(8):

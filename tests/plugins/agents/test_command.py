@@ -101,8 +101,8 @@ async def test_a_program_that_is_cancelled_is_killed_with_what_it_started(contex
 
 async def test_no_more_programs_run_than_may(context):
     command = python("pass", at_once=1)
-    async with command.place():
-        waiting = asyncio.create_task(command.place().__aenter__())
+    async with command.slot():
+        waiting = asyncio.create_task(command.slot().__aenter__())
         await asyncio.sleep(0)
         assert not waiting.done()
     await waiting

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentgym.generators import places
-from agentgym.generators.places import Line, Places
+from agentgym.generators.slots import AdaptiveSlots, Line
 
 
 def test_next_turns_go_before_new_conversations_and_each_kind_in_its_order() -> None:
@@ -30,14 +30,14 @@ def test_nobody_is_overtaken_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.pop()[1], line.pop()[1]] == ["new", "next turn"]
 
 
-async def taken(gate: Places, count: int) -> list[asyncio.Task[None]]:
+async def taken(gate: AdaptiveSlots, count: int) -> list[asyncio.Task[None]]:
     tasks = [asyncio.create_task(gate.take(continues=False)) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_never_more_than_there_are_places_and_a_cancelled_wait_takes_none() -> None:
-    gate = Places(2)
+    gate = AdaptiveSlots(2)
     tasks = await taken(gate, 5)
     assert gate.taken_now == 2 and [task.done() for task in tasks] == [True, True, False, False, False]
     tasks[2].cancel()  # while it waits
@@ -53,7 +53,7 @@ async def test_never_more_than_there_are_places_and_a_cancelled_wait_takes_none(
 
 
 async def test_fewer_places_when_keys_and_values_do_not_fit_once_for_each_time() -> None:
-    gate = Places(100)
+    gate = AdaptiveSlots(100)
     await taken(gate, 100)
     gate.saw(kv_share=0.99, num_preempted=3)
     assert gate.limit == 80
@@ -66,7 +66,7 @@ async def test_fewer_places_when_keys_and_values_do_not_fit_once_for_each_time()
 
 
 async def test_sequences_thrown_out_for_new_weights_cost_no_place() -> None:
-    gate = Places(10)
+    gate = AdaptiveSlots(10)
     await taken(gate, 10)
     gate.saw(kv_share=0.5, num_preempted=0)
     gate.saw(kv_share=0.0, num_preempted=10)
@@ -74,7 +74,7 @@ async def test_sequences_thrown_out_for_new_weights_cost_no_place() -> None:
 
 
 async def test_places_come_back_while_there_is_room_and_somebody_waits() -> None:
-    gate = Places(64)
+    gate = AdaptiveSlots(64)
     await taken(gate, 64)
     gate.saw(kv_share=0.99, num_preempted=1)
     assert gate.limit == 51

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Places:
-    """`async with places.one()` waits until one is free."""
+class Slots:
+    """`async with slots.one()` waits until one is free."""
 
     def __init__(self, number: int) -> None:
         self._free = asyncio.Semaphore(number)

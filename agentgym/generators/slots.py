@@ -45,7 +45,7 @@ class Line(Generic[T]):
         return any(line.pop(ticket, None) is not None for line in (self._next_turns, self._new))
 
 
-class Places:
+class AdaptiveSlots:
     """Slots of requests, as many as there is room for: `take` one, then `give_back`.
 
     Additive increase, multiplicative decrease, as in TCP: an engine that ran out of room for keys and values and threw
