@@ -2,9 +2,9 @@
 
     python benchmarks/algorithms.py                                 every loss and advantage, three seeds: hours
     python benchmarks/algorithms.py --env math --only grpo gspo opo --seeds 0 1 --stale 0
-    python benchmarks/algorithms.py --jobs 8 --out runs/algorithms.jsonl --write docs/algorithms.md
+    python benchmarks/algorithms.py --jobs 8 --out runs/algorithms.jsonl
     python benchmarks/algorithms.py --jobs 0                        runs nothing: the table of what is there
-    python benchmarks/algorithms.py --relabel benchmarks/measured/algorithms.json --write docs/algorithms.md
+    python benchmarks/algorithms.py --relabel benchmarks/measured/algorithms.json
 
 Arms differ in their loss or advantage alone; `dr_grpo` also has the advantage of its paper. In synchronous runs with
 one update by each batch all ratios are 1, so most losses are one and the same: `--minibatches 4 1` makes them differ.
@@ -67,7 +67,6 @@ FIXED = (
 SAME = ("rloo", "mean_only")
 """One algorithm: advantages that differ by a constant factor, which AdamW divides out."""
 LEVEL = 0.05
-BEGIN, END = "<!-- fair -->", "<!-- /fair -->"
 Row = dict[str, Any]
 """What a run measured."""
 Record = dict[str, Any]
@@ -353,7 +352,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/algorithms.jsonl"), help="one line for each run")
     parser.add_argument("--records", type=Path, help="save what the tables are made of")
     parser.add_argument("--relabel", type=Path, metavar="RECORDS", help="run nothing: the tables of saved records")
-    parser.add_argument("--write", type=Path, help="a page with the marks of this table")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.play:
@@ -372,11 +370,7 @@ def main(words: Sequence[str] | None = None) -> int:
     records = saved or summarize(runs, read(options.out))
     if options.records:
         options.records.write_text(json.dumps(records, indent=1) + "\n")
-    text = table(records)
-    print(text)
-    if options.write:
-        before, rest = options.write.read_text().split(BEGIN)
-        options.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    print(table(records))
     return 1 if failed else 0
 
 

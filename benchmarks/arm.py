@@ -19,21 +19,48 @@ import json
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import psutil
-from lagging import lag_behind
 
 from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
+from agentgym.rl.loop import TrainingLoop
+from agentgym.rollout.generator import Generator
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import read_recipe_files
 from agentgym.run.train import TrainResult, train
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.report import PlainReporter
 from agentgym.sandbox import GradeRequest, SandboxOptions, Verdict
+from agentgym.types import Completion, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaggingGenerator:
+    """Loads the weights of `lag` versions before each one that is published. The store must keep lag + 1 versions."""
+
+    generator: Generator
+    lag: int
+
+    @property
+    def version(self) -> int:
+        return self.generator.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        return await self.generator.generate(request)
+
+    async def update_weights(self, version: int) -> None:
+        await self.generator.update_weights(max(0, version - self.lag))
+
+
+def lag_behind(loop: TrainingLoop, lag: int) -> None:
+    """Make the generators of a loop that has not run yet lag, and its bound allow it."""
+    loop.generator = LaggingGenerator(generator=loop.generator, lag=lag)
+    loop.staleness_bound = loop.config.max_staleness + lag
 
 
 def coin(episode: Episode) -> float:

@@ -68,13 +68,7 @@ KINDS = {  # phase -> the call that it is, in the order of a run: faults `--toge
     "save": "save",
     "shutdown": "stop",
 }
-MOMENTS = {
-    "generate": 12,
-    "train": 3,
-    "publish": 2,
-    "save": 3,
-    "evaluate": 3,
-}  # calls of a kind, from which one is drawn
+MOMENTS = {"generate": 12, "train": 3, "publish": 2, "save": 3, "evaluate": 3}  # calls of a kind: one is drawn
 DELAY_S = 5.0
 DISK_MIB = 96  # a checkpoint has 15, and a resume saves one more
 PATIENCE_S = 240.0  # for a run to end

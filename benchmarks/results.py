@@ -23,8 +23,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from success_curve import draw_success
-
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
 DOCUMENT = HERE.parent / "docs" / "results.md"
@@ -183,18 +181,30 @@ def draw_curve(measured: Mapping[str, Figures]) -> None:
         values = figures["successes"]
         assert isinstance(values, list)
         runs[name] = values
-    draw_success(runs, CURVE, smooth=10)
+    _draw_success(runs, CURVE, smooth=10)
+
+
+def _draw_success(runs: Mapping[str, list[float]], picture: Path, *, smooth: int) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    for name, success in runs.items():
+        means = [statistics.fmean(success[max(0, end - smooth) : end]) for end in range(1, len(success) + 1)]
+        axes.plot(range(1, len(means) + 1), means, label=name, linewidth=1.6)
+    axes.set(xlabel="training step", ylabel="success of training episodes", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2)
+    figure.tight_layout()
+    figure.savefig(picture)
+    pyplot.close(figure)
 
 
 def machine() -> str:
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor())
     return f"{os.cpu_count()} cores ({model}), Python {platform.python_version()}, no GPU"
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from gold import Row, measure
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -19,7 +20,6 @@ from agentgym_envs.bfcl.environment import BfclEnvironment
 from agentgym_envs.bfcl.world import World
 from agentgym_envs.tau_bench.domain import ENDS, Case
 from agentgym_envs.tau_bench.environment import TauBenchEnvironment
-from benchmarks.gold import Row, measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_packages")]
 

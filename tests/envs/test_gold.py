@@ -1,14 +1,14 @@
-"""`benchmarks/gold.py` passes an environment only when it judged both plays of each task."""
+"""`gold.py` passes an environment only when it judged both plays of each task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from gold import lists, measure
 
 from agentgym import Environment, EpisodeContext, Message, Reply, Split, Task
 from agentgym.hooks import PluginRegistry
-from benchmarks.gold import lists, measure
 
 
 class Say(Environment):

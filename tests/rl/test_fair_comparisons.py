@@ -105,16 +105,14 @@ def test_a_run_that_fails_is_reported_and_the_others_are_kept_and_not_run_again(
     assert len([json.loads(line) for line in out.read_text().splitlines()]) == 4
 
 
-def test_the_table_is_written_between_its_marks(tmp_path: Path) -> None:
-    out, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
+def test_finished_runs_make_a_table_without_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.jsonl"
     out.write_text(json.dumps(row(SMALL, "11", "10", "00")) + "\n")
-    page.write_text("before\n<!-- fair -->\nold\n<!-- /fair -->\nafter\n")
     size = ["--env", "math", "--steps", "2", "--groups", "2", "--tasks", "3"]
-    assert main([*size, "--jobs", "0", "--only", "grpo", "--out", str(out), "--write", str(page)]) == 0
-    written = page.read_text()
-    assert written.startswith("before\n<!-- fair -->\n**`math`, synchronous**: a budget of 32 sampled")
-    assert "| `grpo` | 0 | 0.500 | 0.500 |" in written and "old" not in written
-    assert written.endswith("<!-- /fair -->\nafter\n")
+    assert main([*size, "--jobs", "0", "--only", "grpo", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("**`math`, synchronous**: a budget of 32 sampled")
+    assert "| `grpo` | 0 | 0.500 | 0.500 |" in printed
 
 
 async def test_a_loop_ends_with_the_step_that_reaches_the_budget_skipped_groups_included() -> None:

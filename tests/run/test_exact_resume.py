@@ -7,16 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from same_run import differences
 
 from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]  # four starts of a run, on a machine that may be busy
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CODE = (
     "import asyncio, sys\nfrom agentgym.runs.folder import RunFolder\n"
     "from agentgym.recipe import build_recipe\nfrom agentgym.run.train import train\n"
@@ -26,10 +25,7 @@ CODE = (
 )
 
 
-def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(lab, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    from exact_resume import differences
-
+def test_a_deterministic_run_that_is_killed_and_stopped_is_the_run_that_was_not(lab) -> None:
     recipe = lab.recipe(
         "launcher.name=local",
         "generator.replicas=2",

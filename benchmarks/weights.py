@@ -1,19 +1,18 @@
 """What one weight update costs, while requests run: the trainer's push, the generators' load, and their pause.
 
-    python benchmarks/weight_sync.py FOLDER --gpus 1 --replicas 1 --rounds 5
-    python benchmarks/weight_sync.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
-    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
-    python benchmarks/weight_sync.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.17     all weights
-    python benchmarks/weight_sync.py FOLDER --store cuda_ipc --gpus 2 --shared --trainer tensor_parallel=2
+    python benchmarks/weights.py FOLDER --gpus 1 --replicas 1 --rounds 5
+    python benchmarks/weights.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
+    python benchmarks/weights.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
+    python benchmarks/weights.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.17     all weights
+    python benchmarks/weights.py FOLDER --store cuda_ipc --gpus 2 --shared --trainer tensor_parallel=2
 
-FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
+FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
 the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where
 vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`.
---options: more of vLLM's engine arguments. --turns: several of these commands can start at the same time, and those
-with the same file are measured one after the other. Before each push every trained weight is changed by an optimizer
-step. Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh.
-Its exit code is 1 where the two can't be told apart.
+--options: more of vLLM's engine arguments. Before each push every trained weight is changed by an optimizer step.
+Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh. The
+exit code is 1 where the two can't be told apart.
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
 requests stood still, of the slowest replica. link_share: the weights' bytes over load_s, of what a plain copy between
@@ -25,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
 import json
 import shutil
 import statistics
@@ -33,12 +31,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from finished_arms import run_job, stoppable
-
 from agentgym.actors.runtime import Runtime
+from agentgym.commands import run_until_stopped
 from agentgym.config import apply_overrides, build, to_mapping
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
@@ -93,20 +89,6 @@ def link_bytes_per_s(gpu: int) -> float:
     return float(
         subprocess.run([sys.executable, "-c", COPY, str(gpu)], capture_output=True, text=True, check=True).stdout
     )
-
-
-async def turn(file: Path | None) -> AbstractContextManager[object]:
-    """Waits until no other holds the file; it is given back where the block ends, or its process."""
-    if file is None:
-        return nullcontext()
-    held = file.open("w")
-    while True:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await asyncio.sleep(0.2)  # and a signal can end it
-        else:
-            return held
 
 
 class Sync:
@@ -230,21 +212,20 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             else:
                 await asyncio.gather(trainer.start(), generator.start())
             sync = Sync(trainer, generator, arguments)
-            with await turn(arguments.turns):
-                link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
-                running = asyncio.create_task(sync.requests())
-                try:
-                    for version in range(1, arguments.rounds + 1):
-                        row = await sync.round(version)
-                        entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
-                        size = sum(tensor.nbytes for _, tensor in entries)
-                        if link and not arguments.lora_rank:
-                            row["link_share"] = size / row["load_s"] / link
-                        rows.append({"gb": size / 1e9} | row)
-                        print(json.dumps(rows[-1]), flush=True)
-                finally:
-                    running.cancel()
-                    await asyncio.wait([running])
+            link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
+            running = asyncio.create_task(sync.requests())
+            try:
+                for version in range(1, arguments.rounds + 1):
+                    row = await sync.round(version)
+                    entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
+                    size = sum(tensor.nbytes for _, tensor in entries)
+                    if link and not arguments.lora_rank:
+                        row["link_share"] = size / row["load_s"] / link
+                    rows.append({"gb": size / 1e9} | row)
+                    print(json.dumps(rows[-1]), flush=True)
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
         finally:
             await generator.close()
             await trainer.close()
@@ -264,7 +245,6 @@ def main() -> None:
     parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")
     parser.add_argument("--trainer", nargs="+", default=[], metavar="KEY=VALUE", help="fields of the trainer")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="vLLM's engine arguments")
-    parser.add_argument("--turns", type=Path, metavar="FILE", help="measure when no other command with it does")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
@@ -273,9 +253,9 @@ def main() -> None:
         parser.error(f"--shared has {arguments.gpus} GPUs of the trainer for {arguments.replicas} replicas")
     arguments.random = not any(arguments.folder.glob("*.safetensors"))
     rows: list[dict[str, float]] = []
-    with stoppable(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            run_job(measure(arguments, Path(folder), rows))
+            run_until_stopped(measure(arguments, Path(folder), rows), lambda line: print(line, file=sys.stderr))
         finally:
             table(rows)
     if any(row["stale"] < 3 * row["fresh"] for row in rows):

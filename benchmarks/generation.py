@@ -1,14 +1,13 @@
 """Tokens a second through the generator service, beside our engine alone and vLLM alone, on the same requests.
 
-    python benchmarks/generation_rate.py FOLDER --requests 512 --prompt 128 --tokens 1024
-    python benchmarks/generation_rate.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
-    python benchmarks/generation_rate.py FOLDER --requests 2048 --places 128 --loads tailed
-    python benchmarks/generation_rate.py FOLDER --arms engine at-once --requests 512 --places 128 --loads tailed turns
-    python benchmarks/generation_rate.py FOLDER --device cpu --arms engine at-once --places 24 --join-ms 15
-    python benchmarks/generation_rate.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
+    python benchmarks/generation.py FOLDER --requests 512 --prompt 128 --tokens 1024
+    python benchmarks/generation.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
+    python benchmarks/generation.py FOLDER --requests 2048 --places 128 --loads tailed
+    python benchmarks/generation.py FOLDER --arms engine at-once --requests 512 --places 128 --loads tailed turns
+    python benchmarks/generation.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
-FOLDER: a model with weights or, as benchmarks/qwen3_folder.py writes it, without: then they are random, drawn at each
-start of the script (qwen3_folder.py --weights draws them once). Each arm starts vLLM once, with the same settings, and
+FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
+start of the script (its --weights draws them once). Each arm starts vLLM once, with the same settings, and
 plays two loads: `equal`, every completion of --tokens, and `tailed`, lengths drawn from a log-normal distribution whose
 longest are --tokens; --loads picks one, or `turns`: conversations of six turns, whose lengths are drawn in the same way
 with a sixth of --tokens as the longest, and a next turn comes as soon as the one before has ended. --places: sequences
@@ -17,9 +16,8 @@ full batch all the time, as they do in a run. --options: more of vLLM's engine a
 a round are sent at once, ask for log-probabilities in the same form, and have prompts that no other round has, so each
 round prefills; a whole round before the others is not counted. --rounds takes one number, or one for each load. The
 arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `at-once` the same without waiting of requests
-for each other, `service` the replicas of a run. Prints a line of JSON when a load of an arm ends; --out keeps arms that
-ended, and they are not repeated. Then a Markdown table of medians of --rounds, of the arms that ended where it was
-stopped or one failed.
+for each other, `service` the replicas of a run. Prints a line of JSON when a load
+of an arm ends, then a Markdown table of medians of --rounds, of the arms that ended where it was stopped.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finished_arms import FinishedArms, run_job, stoppable
-
+from agentgym.commands import run_until_stopped
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig, at_once
 from agentgym.models.resolve import resolve_model
@@ -189,7 +186,7 @@ def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> No
         print(f"| {arm} | " + " | ".join(cells) + " |")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -203,26 +200,11 @@ def main() -> int:
     )
     parser.add_argument("--places", type=int, help="sequences at a time; all requests where it is left out")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="of vLLM's engine")
-    parser.add_argument(
-        "--join-ms",
-        type=float,
-        default=0.0,
-        metavar="MS",
-        help="steps in which requests join others take so much longer, as on a GPU; not for the arm `service`",
-    )
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.6)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: arms that it has are not repeated")
     arguments = parser.parse_args()
-    if arguments.join_ms:
-        if "service" in arguments.arms:
-            parser.error("--join-ms is for engines of this process; give --arms without service")
-        from slow_joins import in_vllm
-
-        in_vllm(arguments.join_ms / 1000)
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("arms", "out")}
-    arms = FinishedArms(arguments.out, settings)
+    found: dict[str, dict[str, list[float]]] = {}
     random_weights = not any(arguments.folder.glob("*.safetensors"))
-    with stoppable(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
         config = GeneratorConfig(
             engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization, options=arguments.options),
@@ -236,13 +218,11 @@ def main() -> int:
         )
         try:
             for arm in arguments.arms:
-                with arms.arm(arm) as figures:
-                    if not figures:
-                        figures |= run_job(ARMS[arm](config, model, arguments))
+                job = ARMS[arm](config, model, arguments)
+                found[arm] = run_until_stopped(job, lambda line: print(line, file=sys.stderr))
         finally:
-            report(arms.found, arguments.loads)
-    return int(bool(arms.failed))
+            report(found, arguments.loads)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,8 +1,8 @@
 """What the rollout itself costs: processor time per turn and memory per episode, with a fake model.
 
-    python benchmarks/rollout_overhead.py                        10,000 episodes at once, of 4 turns each
-    python benchmarks/rollout_overhead.py --calls                every turn calls a tool
-    python benchmarks/rollout_overhead.py --compare ../before    this tree and another checkout, taking turns
+    python benchmarks/rollout.py                        10,000 episodes at once, of 4 turns each
+    python benchmarks/rollout.py --calls                every turn calls a tool
+    python benchmarks/rollout.py --compare ../before    this tree and another checkout, taking turns
 
 The model answers every call after 50 ms with the same text; the tokenizer is the tiny policy's. Eight episodes at a
 time have the same prompt, as in a group; every answer of the environment is another text. Prints one line of JSON, and
@@ -18,14 +18,15 @@ import gc
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import trees
-
+HERE = Path(__file__).parent.parent
+Figures = Mapping[str, float]
 NUM_TURNS = 4
 MODEL_S = 0.05
 GROUP = 8
@@ -157,6 +158,38 @@ def answers(seed: int) -> list[str]:
     return [f'{{"chosen": {2 * number}, "left": {seed}}}' for number in range(1, NUM_TURNS + 1)]
 
 
+def environment(tree: Path) -> dict[str, str]:
+    """That of a process which imports this tree's packages instead of the installed ones."""
+    if not (tree / "agentgym").is_dir():
+        raise SystemExit(f"{tree} has no folder `agentgym`: give the root of a checkout")
+    roots = [tree, tree / "envs", tree / "plugins", tree / "sandboxes"]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, roots))}
+
+
+def take_turns(trees: Sequence[Path], rounds: int, measure: Callable[[Path], Figures]) -> dict[Path, dict[str, float]]:
+    """The median of each figure, by tree. Every other round begins with the other tree."""
+    measured: dict[Path, list[Figures]] = {tree: [] for tree in trees}
+    for number in range(rounds):
+        for tree in trees if number % 2 == 0 else trees[::-1]:
+            measured[tree].append(measure(tree))
+    return {
+        tree: {key: statistics.median(figures[key] for figures in found) for key in found[0]}
+        for tree, found in measured.items()
+    }
+
+
+def markdown(measured: Mapping[Path, Figures]) -> str:
+    """A row for each tree."""
+    keys = list(next(iter(measured.values())))
+    rows = [[str(tree), *(_shown(figures[key]) for key in keys)] for tree, figures in measured.items()]
+    lines = [["tree", *keys], ["---"] + ["--:"] * len(keys), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
@@ -169,25 +202,17 @@ def main() -> None:
         print(json.dumps(asyncio.run(play(arguments.episodes, arguments.calls))))
         return
 
-    def measure(tree: Path) -> trees.Figures:
+    def measure(tree: Path) -> Figures:
         words = [sys.executable, __file__, "--once", "--episodes", str(arguments.episodes)]
         words += ["--calls"] if arguments.calls else []
-        done = subprocess.run(words, env=trees.environment(tree), stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(words, env=environment(tree), stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
 
-    chosen = [trees.HERE, *([arguments.compare.resolve()] if arguments.compare else [])]
-    measured = trees.take_turns(chosen, arguments.rounds, measure)
-    print(
-        json.dumps(
-            {
-                "episodes": arguments.episodes,
-                "turns": NUM_TURNS,
-                "calls": arguments.calls,
-                **{str(k): v for k, v in measured.items()},
-            }
-        )
-    )
-    print(trees.markdown(measured))
+    chosen = [HERE, *([arguments.compare.resolve()] if arguments.compare else [])]
+    measured = take_turns(chosen, arguments.rounds, measure)
+    settings = {"episodes": arguments.episodes, "turns": NUM_TURNS, "calls": arguments.calls}
+    print(json.dumps(settings | {str(tree): figures for tree, figures in measured.items()}))
+    print(markdown(measured))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,156 @@
+"""A released model's shape with random weights, for runs that test speed on machines without a model hub.
+
+    python benchmarks/random_model.py 0.6B OUT
+    python benchmarks/random_model.py Llama-3.2-1B OUT --weights
+    python benchmarks/random_model.py 8B OUT --weights --device cuda
+    agentgym train --recipe apps/grpo/qwen3_0.6b_two_gpus.yaml --model.path OUT --model.random_weights true
+
+OUT gets config.json and the tiny policy's tokenizer. --weights draws random weights too, once (3.4 GB for 1.7B);
+without them each run draws its own and writes them to a temporary folder.
+
+A recipe takes an engine of this file by `generator.engine.name: random_model:TailedVllm`, with this folder on
+PYTHONPATH. `Tailed...`: the length of a completion follows from its seed, log-normal, with a median of 13% of what was
+asked for; a request without a seed gets the length that it asked for. `Full...`: each completion has the length that
+was asked for. The reward `random_model:short` pays for being short, `random_model:hashed` by a hash of the text, so
+that every group has something to learn from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import random
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentgym import reward
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
+from agentgym.models.released import QWEN3, RELEASED, released_config
+from agentgym.models.resolve import write_random_policy
+from agentgym.models.tiny import policy_path
+from agentgym.types import Completion, Episode, GenerateRequest
+
+TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2}  # fmt: skip
+MEDIAN, SIGMA = 0.13, 1.0  # of a tailed length, as a share of what was asked for
+NAMES = {name.rpartition("/")[2].removesuffix("-Instruct"): name for name in RELEASED}
+NAMES |= {size: f"Qwen/Qwen3-{size}" for size in QWEN3}
+
+
+def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = False, device: str = "cpu") -> None:
+    """name: of a released model, as in `model.path`. tiny: a shape of two layers instead, for a CPU.
+
+    weights: draw random ones, unless the folder has those of this shape. device: which draws them, of torch.
+    """
+    known = released_config(name)
+    assert known is not None, f"{name} is not in agentgym/models/released.py"
+    source = policy_path()
+    out.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.name.startswith(("tokenizer", "chat_template", "special_tokens")):
+            shutil.copy(file, out / file.name)
+    eos = json.loads((source / "config.json").read_text())["eos_token_id"]
+    shape = {key: value for key, value in (TINY if tiny else {}).items() if key in known}
+    text = json.dumps({**known, **shape, "eos_token_id": eos}, indent=1)
+    config = out / "config.json"
+    if has_weights(out) and config.read_text() != text:
+        for file in out.glob("*.safetensors*"):
+            file.unlink()
+    config.write_text(text)
+    if weights and not has_weights(out):
+        partial = out / "partial"
+        write_random_policy(out, partial, device=device)
+        for file in sorted(partial.glob("*.safetensors*"), reverse=True):  # the index of several files first
+            file.rename(out / file.name)
+        shutil.rmtree(partial)
+
+
+def has_weights(folder: Path) -> bool:
+    return any(folder.glob("*.safetensors"))
+
+
+def shortened(request: GenerateRequest) -> GenerateRequest:
+    if request.sampling.seed is None:
+        return request
+    share = min(1.0, random.Random(request.sampling.seed).lognormvariate(math.log(MEDIAN), SIGMA))
+    most = max(1, round(share * request.sampling.max_tokens))
+    return replace(request, sampling=replace(request.sampling, max_tokens=most))
+
+
+def unstopped(request: GenerateRequest) -> GenerateRequest:
+    return replace(request, sampling=replace(request.sampling, stop_token_ids=()))
+
+
+def _said(episode: Episode) -> str:
+    return "".join(str(one["content"]) for one in episode.messages if one["role"] == "assistant")
+
+
+@reward
+def short(episode: Episode) -> float:
+    """1 for an episode that says nothing, half of it for one of 500 characters: rewards see no token ids."""
+    return 1 / (1 + len(_said(episode)) / 500)
+
+
+@reward
+def hashed(episode: Episode) -> float:
+    """Between 0 and 1: no two texts are worth the same."""
+    return int.from_bytes(hashlib.blake2b(_said(episode).encode(), digest_size=6).digest()) / 2**48
+
+
+class _Changed:
+    """An engine that is asked for other lengths. Implements `GeneratorEngine`."""
+
+    def __init__(self, engine: Any, change: Any) -> None:
+        self._engine, self._change = engine, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        found: Completion = await self._engine.generate(self._change(request))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailedVllm(VllmEngineConfig):
+    def build(self, generator: GeneratorConfig, model_path: str) -> Any:
+        return _Changed(VllmEngineConfig.build(self, generator, model_path), shortened)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailedNative(NativeEngineConfig):
+    def build(self, generator: GeneratorConfig, model_path: str) -> Any:
+        return _Changed(NativeEngineConfig.build(self, generator, model_path), shortened)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullVllm(VllmEngineConfig):
+    def build(self, generator: GeneratorConfig, model_path: str) -> Any:
+        return _Changed(VllmEngineConfig.build(self, generator, model_path), unstopped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullNative(NativeEngineConfig):
+    def build(self, generator: GeneratorConfig, model_path: str) -> Any:
+        return _Changed(NativeEngineConfig.build(self, generator, model_path), unstopped)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=sorted(NAMES), help="a size of Qwen3, or another model")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--weights", action="store_true", help="random ones too")
+    parser.add_argument("--device", default="cpu", help="what draws them; a GPU is quicker (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="two narrow layers of the kind, for a CPU")
+    given = parser.parse_args()
+    write_folder(NAMES[given.model], given.out, tiny=given.tiny, weights=given.weights, device=given.device)
+    print(f"wrote {given.out}: {NAMES[given.model]}, {'with' if has_weights(given.out) else 'without'} weights")
+
+
+if __name__ == "__main__":
+    main()
