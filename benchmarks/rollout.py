@@ -47,9 +47,14 @@ async def play(num_episodes: int, calls: bool = False) -> dict[str, float]:
     from agentgym.rollout.config import RolloutConfig
     from agentgym.rollout.episode import EpisodePlayer
     from agentgym.rollout.scoring import Scorer
-    from agentgym.text.chat import ChatRenderer
-    from agentgym.text.tokenizer import HuggingFaceTokenizer
     from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Task, VersionSpan
+
+    try:
+        from agentgym.text.chat import ChatRenderer
+        from agentgym.text.tokenizer import HuggingFaceTokenizer
+    except ImportError:  # of an older tree
+        from agentgym.rollout.chat import ChatRenderer
+        from agentgym.rollout.tokenizer import HuggingFaceTokenizer
 
     (policy,) = Path(agentgym.__file__).parent.glob("*/tiny/policy")
     tokenizer = HuggingFaceTokenizer(str(policy))
