@@ -268,7 +268,7 @@ def judge(path: Path, code: int | None, steps: int = STEPS) -> list[str]:
     if not (path / "status.json").is_file():
         return [*faults, "there is no run"]
     found = audit(path)
-    faults += [f"{one.kind}: {one.where}: {one.text}" for one in found.faults]
+    faults += [f"{one.kind}: {one.where}: {one.text}" for one in found.findings]
     if code == 0 and (found.steps, found.trained) != (steps, steps * GROUPS * SIZE):
         faults.append(f"{found.steps} steps trained {found.trained} episodes")
     return faults

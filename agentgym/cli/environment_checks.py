@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym.cli.failures import FAILED
+from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.evals.audit.check import MAX_TOKENS, PARTS, CheckConfig, check_environment
-from agentgym.evals.audit.findings import Finding, Report
+from agentgym.evals.audit.findings import Report
 
 DESCRIPTION = """
 Play an environment without any model, in seconds: the right answer of its oracle, then wrong ones, nothing, garbage,
@@ -119,17 +120,11 @@ def show(report: Report, shell: Shell) -> None:
     for note in report.notes:
         shell.say(f"note: {note}")
     for found in report.allowed:
-        shell.say(f"allowed: {found.kind}: {found.message}")
+        shell.say(f"allowed: {found.kind}: {found.text}")
     for found in report.findings:
-        _show_finding(found, shell)
+        say_finding(found, shell)
     count = len(report.findings)
     shell.say("\n" + (paint.red(f"{count} finding(s)") if count else paint.green("no finding")))
-
-
-def _show_finding(found: Finding, shell: Shell) -> None:
-    shell.say(f"\n{shell.paint.red(found.kind)} [{found.where}] {found.message}")
-    for line in found.detail.splitlines():
-        shell.say(shell.paint.dim(f"    {line}"))
 
 
 def _figure(value: float | None) -> str:

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias, cast
 
 from agentgym.evals.play import EvalResult, EvalSetup
 from agentgym.evals.statistics import paired_difference, student_quantile
-from agentgym.evals.symptoms import ENDED, TRUNCATED, Facts, Finding, find_symptoms, grade
+from agentgym.evals.symptoms import ENDED, TRUNCATED, Facts, find_symptoms, grade, with_remedy
+from agentgym.findings import Finding
 from agentgym.runs.curve import HELD_OUT_LOSS, LOSS, REWARD, SUCCESS
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import MetricsRow, RunFolder, RunStatus
@@ -222,7 +223,7 @@ def _cut(evaluations: Sequence[Evaluation]) -> Finding | None:
     cut, total = last.result.num_cut, last.result.num_cut + last.result.num_episodes
     text = f"{cut} of {total} held-out episodes after step {last.step} were cut by {last.result.cut_by} s of wall time"
     severity = grade(cut / total, TRUNCATED) if last is evaluations[-1] else "note"  # the limit was raised since
-    return Finding.of("evaluation_cut", severity, text, (last.step, last.step))
+    return with_remedy("evaluation_cut", severity, text, (last.step, last.step))
 
 
 def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
@@ -236,7 +237,7 @@ def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
         return None
     interval = f"{fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}], {fall.count} tasks"
     text = f"held-out success was {fall.first:.3f} after step {best.step}, and {fall.last:.3f} now: {interval}"
-    return Finding.of("past_best", "warning", text, (best.step, last.step))
+    return with_remedy("past_best", "warning", text, (best.step, last.step))
 
 
 def _sentence(
@@ -255,7 +256,7 @@ def _head(
     verdict: Verdict, change: Change | None, findings: Sequence[Finding], rows: Sequence[MetricsRow], done: str
 ) -> tuple[Finding | None, str]:
     """What counts before any figure, and the finding that says so."""
-    problems = {one.name: one for one in findings if one.severity == "problem"}
+    problems = {one.kind: one for one in findings if one.severity == "problem"}
     if "ended" in problems:
         how, _, why = problems["ended"].text.removeprefix(ENDED).partition(": ")
         when = f"after step {rows[-1].step}" if rows else "before its first step"

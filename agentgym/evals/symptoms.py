@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from agentgym.evals.remedies import REMEDIES
+from agentgym.findings import Finding, Severity
 from agentgym.runs.curve import REWARD, SUCCESS
 from agentgym.runs.folder import MetricsRow
-
-Severity: TypeAlias = Literal["problem", "warning", "note"]
-RANK: Mapping[Severity, int] = {"problem": 0, "warning": 1, "note": 2}
 
 RECENT = 10  # steps that a finding looks at, or half of a shorter run
 FIRST = 5  # steps that it compares them with
@@ -44,41 +42,19 @@ RESTARTS = "restarts_total"  # of a process of the run, since the run's own proc
 UNCORRECTED = "reinforce"  # the loss that takes every sample as new
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is wrong, or worth knowing.
-
-    text: what was measured. meaning: why it matters. advice: what to do. fields: of the recipe, by dotted key.
-    metrics: the curves that show it. steps: the first and the last that it is about.
-    """
-
-    name: str
-    severity: Severity
-    text: str
-    meaning: str
-    advice: str
-    fields: tuple[str, ...]
-    metrics: tuple[str, ...]
-    steps: tuple[int, int]
-
-    @classmethod
-    def of(cls, name: str, severity: Severity, text: str, steps: tuple[int, int]) -> Finding:
-        """A symptom with the remedy that `REMEDIES` has for its name."""
-        remedy = REMEDIES[name]
-        return cls(
-            name=name,
-            severity=severity,
-            text=text,
-            meaning=remedy.meaning,
-            advice=remedy.advice,
-            fields=remedy.fields,
-            metrics=remedy.metrics,
-            steps=steps,
-        )
-
-    @property
-    def rank(self) -> int:
-        return RANK[self.severity]
+def with_remedy(kind: str, severity: Severity, text: str, steps: tuple[int, int]) -> Finding:
+    """A symptom with what `REMEDIES` says of its kind. steps: the first and the last that it is about."""
+    remedy = REMEDIES[kind]
+    return Finding(
+        kind=kind,
+        severity=severity,
+        text=text,
+        where=f"steps {steps[0]} to {steps[1]}",
+        meaning=remedy.meaning,
+        advice=remedy.advice,
+        fields=remedy.fields,
+        metrics=remedy.metrics,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +126,7 @@ def find_symptoms(facts: Facts) -> list[Finding]:
         seen += [one for check in (CHECKS_OF_TUNING if facts.fine_tunes else CHECKS) for one in check(facts)]
     if any(name == "never_succeeded" for name, *_ in seen):
         seen = [one for one in seen if one[0] not in FOLLOWS]
-    found = [Finding.of(name, severity, text, facts.steps) for name, severity, text in seen]
+    found = [with_remedy(name, severity, text, facts.steps) for name, severity, text in seen]
     return sorted(found, key=lambda one: one.rank)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentgym.findings import Finding
 from agentgym.runs.audit_settings import Settings, Starts
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.leftovers import left_outside
@@ -22,18 +23,10 @@ from agentgym.runs.untrusted import MAX_NUMBER, Damaged, damage, number, read_ob
 PARTS = ("*.part", "*.part.*", "*.partial", ".*.tmp")  # names of what was being written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """kind: twice, lost, torn, stale, metrics, checkpoint, evaluation, state or left behind. where: in the folder."""
-
-    kind: str
-    where: str
-    text: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """status: of the run. steps: how many were judged. trained, skipped: episodes. faults: in the order found.
+    """status: of the run. steps: how many were judged. trained, skipped: episodes. findings: in the order found,
+    of the kinds twice, lost, torn, stale, metrics, checkpoint, evaluation, state and left behind.
 
     notes: what is no fault, and what could not be judged.
     """
@@ -43,11 +36,11 @@ class Audit:
     trained: int = 0
     skipped: int = 0
     checkpoints: list[int] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def fault(self, kind: str, where: str, text: str) -> None:
-        self.faults.append(Fault(kind=kind, where=_shown(where), text=_shown(text)))
+        self.findings.append(Finding(kind=kind, where=_shown(where), text=_shown(text)))
 
     def note(self, text: str) -> None:
         self.notes.append(_shown(text))

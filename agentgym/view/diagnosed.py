@@ -21,7 +21,7 @@ def diagnosis(run: Run) -> dict[str, Any]:
         )
     except (UserError, ValueError, KeyError, TypeError) as error:  # of files that another version wrote
         return _nothing(f"its figures could not be read: {error}")
-    problems = [{**asdict(one), "kind": one.name} for one in found.findings]
+    problems = [one.to_mapping() for one in found.findings]
     change = None if found.change is None else asdict(found.change)
     return {"verdict": found.verdict, "sentence": found.sentence, "problems": problems, "change": change, "missing": ""}
 

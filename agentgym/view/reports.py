@@ -14,7 +14,6 @@ MAX_BYTES = 8 * 2**20
 MAX_FILES = 500
 CHECK, VERIFY = "envs check", "sandbox verify"
 CHECK_HEADER = ("probe", "episodes", "reward", "success", "finding", "what was said")
-FAULT = {"kind": "outcome", "where": "name", "message": "tries", "detail": "detail"}
 VERIFY_HEADER = ("trial", "category", "outcome", "what it tries", "what happened")
 
 
@@ -68,7 +67,7 @@ def _is_plain_folder(root: Path, path: Path) -> bool:
 def _kind(record: Mapping[str, Any]) -> str:
     if {"environment", "probes", "findings", "clean"} <= record.keys() and isinstance(record["findings"], list):
         return CHECK
-    return VERIFY if {"holds", "counts", "capabilities", "findings"} <= record.keys() else ""
+    return VERIFY if {"holds", "counts", "capabilities", "findings", "trials"} <= record.keys() else ""
 
 
 def _head(name: str, path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,13 +103,9 @@ def _of_check(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_verify(record: Mapping[str, Any]) -> dict[str, Any]:
-    found = [one for one in record["findings"] if isinstance(one, Mapping)]
+    found = [one for one in record["trials"] if isinstance(one, Mapping)]
     return {
-        "findings": [
-            {name: one.get(key) for name, key in FAULT.items()}
-            for one in found
-            if one.get("outcome") in ("escaped", "broken")
-        ],
+        "findings": [one for one in record["findings"] if isinstance(one, Mapping)],
         "header": VERIFY_HEADER,
         "rows": [[one.get(key) for key in ("name", "category", "outcome", "tries", "detail")] for one in found],
         "notes": [],

@@ -14,7 +14,7 @@ import pytest
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.sandbox import Capabilities, LimitHit, RunResult, RunStatus
-from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
+from agentgym_sandboxes.audit.findings import Category, Outcome, Report, TrialResult
 from agentgym_sandboxes.commands import verify
 from agentgym_sandboxes.commands.program import as_mapping, exit_text, limit_text, visible
 
@@ -248,13 +248,13 @@ def test_bench_says_what_it_would_measure(cli) -> None:
 # verify
 
 
-def finding(name: str, outcome: Outcome, category: Category = Category.STATE) -> Finding:
-    return Finding(name=name, category=category, tries="it tries", outcome=outcome, detail="a detail", wall_s=0.1)
+def result(name: str, outcome: Outcome, category: Category = Category.STATE) -> TrialResult:
+    return TrialResult(name=name, category=category, tries="it tries", outcome=outcome, detail="a detail", wall_s=0.1)
 
 
-def report(*findings: Finding) -> Report:
+def report(*trials: TrialResult) -> Report:
     able = dict.fromkeys((field.name for field in fields(Capabilities)), True) | {"backend": "b", "detail": "d"}
-    return Report(capabilities=Capabilities(**able), findings=findings, wall_s=3.0)
+    return Report(capabilities=Capabilities(**able), trials=trials, wall_s=3.0)
 
 
 def test_trials_are_listed_and_run_none(cli) -> None:
@@ -288,7 +288,7 @@ def test_what_gives_no_evidence_fails(cli) -> None:
     end = cli("sandbox", "verify", "--sandbox", "steady", "--only", trial)
     assert end.code == 1 and "steady: it does not hold (0 of 1 trial contained" in end.out and trial in end.out
     found = json.loads(cli("sandbox", "verify", "--sandbox", "steady", "--only", trial, "--json").out)
-    assert not found["holds"] and found["findings"][0]["name"] == trial
+    assert not found["holds"] and found["findings"][0]["where"] == trial == found["trials"][0]["name"]
 
 
 @pytest.mark.parametrize(
@@ -306,29 +306,29 @@ def test_verify_refuses_what_can_not_be_verified(cli, words, expected) -> None:
 def test_the_table_counts_by_category_and_shows_all_that_was_not_contained(cli) -> None:
     out = io.StringIO()
     shell = JobShell(out=out, err=io.StringIO(), jobs=lambda: cli.jobs, plugins=cli.plugins)
-    some = [finding("one", Outcome.CONTAINED), finding("two", Outcome.ESCAPED, Category.SURFACE)]
-    verify.show(report(*some, finding("three", Outcome.NOT_CLAIMED)), shell)
+    some = [result("one", Outcome.CONTAINED), result("two", Outcome.ESCAPED, Category.SURFACE)]
+    verify.show(report(*some, result("three", Outcome.NOT_CLAIMED)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert lines[1] == "category contained escaped not claimed unsupported broken"
-    assert {"surface 0 1 0 0 0", "state 1 0 1 0 0", "all 1 1 1 0 0", "two: it tries"} <= set(lines)
-    assert lines[lines.index("a detail:") + 1] == "three" and "one: it tries" not in lines
+    assert {"surface 0 1 0 0 0", "state 1 0 1 0 0", "all 1 1 1 0 0", "problem escaped [two] it tries"} <= set(lines)
+    assert lines[lines.index("a detail:") + 1] == "three" and "[one]" not in out.getvalue()
     assert lines[-1] == "b: it does not hold (1 of 3 trials contained, 3 s)"
-    verify.show(report(finding("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
+    verify.show(report(result("three", Outcome.NOT_CLAIMED, Category.HANDED_BACK)), shell)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "handed_back 0 0 1 0 0" in lines  # as --only takes it
     assert lines[-1].startswith("b: nothing got through, but nothing was shown to hold (0 of 1 trial")
 
 
 def test_progress_is_one_line_a_category_and_is_rewritten_in_a_terminal(cli) -> None:
-    findings = [finding("a", Outcome.CONTAINED), finding("b", Outcome.CONTAINED), finding("c", Outcome.ESCAPED)]
+    results = [result("a", Outcome.CONTAINED), result("b", Outcome.CONTAINED), result("c", Outcome.ESCAPED)]
     for err, expected in (
         (io.StringIO(), "state  2 contained, 1 escaped; 3 of 3 done\n"),
         (Terminal(), "\r\x1b[Kstate  1 contained, 2 to go; 1 of 3 done"
                      "\r\x1b[Kstate  2 contained, 1 to go; 2 of 3 done"
                      "\r\x1b[Kstate  2 contained, 1 escaped; 3 of 3 done\n"),
     ):  # fmt: skip
-        progress = verify.Progress(findings, JobShell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins))
-        for one in findings:
+        progress = verify.Progress(results, JobShell(out=err, err=err, jobs=lambda: cli.jobs, plugins=cli.plugins))
+        for one in results:
             progress.add(one)
         progress.close()
         assert err.getvalue() == expected

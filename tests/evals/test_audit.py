@@ -144,7 +144,7 @@ def test_a_call_that_never_awaits_is_a_hang_with_its_line_and_ends_the_check(nam
         report = run_until_stopped(checked(f"broken.py:{name}", env_timeout_s=0.05), print)
     [found] = report.findings
     assert (found.kind, found.where) == ("hang", where)
-    assert re.search(rf"held the event loop.*broken\.py:\d+ {line}", f"{found.message}\n{found.detail}")
+    assert re.search(rf"held the event loop.*broken\.py:\d+ {line}", f"{found.text}\n{found.detail}")
 
 
 def test_every_kind_of_finding_has_a_planted_fault() -> None:

@@ -62,7 +62,7 @@ def of_run(name: str) -> Diagnosis:
 
 
 def names(found: Diagnosis, *severities: str) -> list[str]:
-    return [one.name for one in found.findings if not severities or one.severity in severities]
+    return [one.kind for one in found.findings if not severities or one.severity in severities]
 
 
 def test_a_run_that_learns_is_called_so_with_the_paired_interval_and_no_complaint() -> None:
@@ -150,8 +150,8 @@ def test_each_fault_is_found_where_it_begins_and_nowhere_before(name: str) -> No
     assert name not in names(before)
     new = set(names(found)) - set(names(before))
     assert name in new and new <= {name, "rewards_do_not_pay"}, new
-    one = next(one for one in found.findings if one.name == name)
-    assert one.steps[1] == 20 and one.text and one.meaning and one.advice
+    one = next(one for one in found.findings if one.kind == name)
+    assert one.where.endswith(" to 20") and one.text and one.meaning and one.advice
     assert all(text.count("{") == 0 for text in (one.text, one.meaning, one.advice))
 
 
@@ -203,7 +203,7 @@ def test_a_run_folder_is_read_and_a_run_that_failed_says_why(tmp_path: Path) -> 
         run.set_status(RunStatus.FAILED, "the disk\nis full")
         found = diagnose(run)
     assert found.verdict == "learning" and "n = 12 steps, not paired" in found.sentence
-    assert found.findings[0].name == "ended"
+    assert found.findings[0].kind == "ended"
     assert found.sentence.startswith("Failed after step 20: the disk is full. Learning: ")
 
 

@@ -177,7 +177,7 @@ def _no_engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 
 def test_a_whole_run_has_no_fault(run: Path) -> None:
     found = audit(run)
-    assert (found.faults, found.notes) == ([], [])
+    assert (found.findings, found.notes) == ([], [])
     assert (found.steps, found.trained, found.skipped, found.checkpoints) == (3, 24, 12, [0, 2, 3])
 
 
@@ -185,7 +185,7 @@ def test_a_whole_run_has_no_fault(run: Path) -> None:
 def test_a_planted_fault_is_found_and_nothing_else(name: str, run: Path) -> None:
     plant, expected = PLANTED[name]
     plant(run)
-    faults = audit(run).faults
+    faults = audit(run).findings
     assert len(faults) == len(expected), faults
     for kind, words in expected:
         assert [one for one in faults if one.kind == kind and words in one.text], (words, faults)
@@ -199,16 +199,16 @@ def test_a_run_that_is_not_done_is_judged_up_to_its_newest_whole_checkpoint(run:
     record = json.loads((run / "status.json").read_text())
     (run / "status.json").write_text(json.dumps({**record, "status": "failed"}))
     found = audit(run)
-    assert (found.faults, found.steps) == ([], 2)
+    assert (found.findings, found.steps) == ([], 2)
     assert found.notes == ["the checkpoint of step 3 is half, as its save was interrupted: position.json is missing"]
     shutil.rmtree(run / "checkpoints/step-000000/hf")  # older than a whole one: no save that was just interrupted
-    assert [one.kind for one in audit(run).faults] == ["checkpoint"]
+    assert [one.kind for one in audit(run).findings] == ["checkpoint"]
 
 
 def test_a_torn_line_of_metrics_is_said_and_is_no_fault_where_the_step_has_its_row(run: Path) -> None:
     _rows(run, lambda rows: [rows[0], rows[1][:20], *rows[1:]])
     found = audit(run)
-    assert (found.faults, found.notes) == ([], ["metrics.jsonl: line 2 is torn"])
+    assert (found.findings, found.notes) == ([], ["metrics.jsonl: line 2 is torn"])
 
 
 def test_a_process_of_the_run_is_found_after_its_end(run: Path) -> None:
@@ -216,10 +216,10 @@ def test_a_process_of_the_run_is_found_after_its_end(run: Path) -> None:
     words = [sys.executable, "-c", "input()", "--log", str(run / "logs" / "trainer.0.log")]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as left:
         try:
-            assert [(one.kind, one.where) for one in audit(run).faults] == [("left behind", f"process {left.pid}")]
+            assert [(one.kind, one.where) for one in audit(run).findings] == [("left behind", f"process {left.pid}")]
         finally:
             left.kill()
-    assert audit(run).faults == []
+    assert audit(run).findings == []
 
 
 def test_shared_memory_is_found_by_the_process_that_wrote_the_run(run: Path, monkeypatch, tmp_path: Path) -> None:
@@ -228,20 +228,20 @@ def test_shared_memory_is_found_by_the_process_that_wrote_the_run(run: Path, mon
     mine, earlier, other = (tmp_path / f"agentgym-whole-{pid}" for pid in (os.getpid(), 7, 8))
     for folder in (mine, earlier, other):
         folder.mkdir()
-    assert {one.where for one in audit(run).faults} == {str(mine), str(earlier)}
+    assert {one.where for one in audit(run).findings} == {str(mine), str(earlier)}
 
 
 def test_a_container_is_found_by_the_process_in_its_label(run: Path, tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text(f"#!/bin/sh\necho 'abc running host/boot/1:{os.getpid()}:55:xyz'\necho 'def exited h:1:5:x'\n")
     docker.chmod(0o755)
-    assert [(one.where, one.text) for one in audit(run).faults] == [("container abc", "running")]
+    assert [(one.where, one.text) for one in audit(run).findings] == [("container abc", "running")]
 
 
 def test_groups_that_no_later_step_shows_are_missed_by_the_position(run: Path) -> None:
     """The last group of all: only the checkpoint knows that it was taken."""
     _rewrite(run / "episodes/step-000003.jsonl.gz", lambda records: records[:-4])
-    assert "1 of 9 groups are in no step: 8" in [one.text for one in audit(run).faults]
+    assert "1 of 9 groups are in no step: 8" in [one.text for one in audit(run).findings]
 
 
 def _starts(run: Path, *starts: tuple[int, dict]) -> None:
@@ -263,9 +263,9 @@ def test_a_step_is_judged_by_the_settings_of_its_own_start(run: Path) -> None:
         (2, {"group_size": 2, "max_staleness": 2}),
     )
     _starts(run, before, undone, after)
-    assert audit(run).faults == []
+    assert audit(run).findings == []
     _rewrite(run / "episodes/step-000002.jsonl.gz", lambda records: [r for r in records if r["index"] < 2])
-    assert {"group 3 lacks its episodes 2 to 3"} <= {one.text for one in audit(run).faults}
+    assert {"group 3 lacks its episodes 2 to 3"} <= {one.text for one in audit(run).findings}
 
 
 def test_an_evaluation_of_its_own_is_sound_without_what_training_leaves(run: Path) -> None:
@@ -273,9 +273,9 @@ def test_an_evaluation_of_its_own_is_sound_without_what_training_leaves(run: Pat
         (run / name).unlink()
     for name in ("checkpoints", "episodes"):
         shutil.rmtree(run / name)
-    assert audit(run).faults == []
+    assert audit(run).findings == []
     _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: records[1:])
-    assert [one.text for one in audit(run).faults] == ["3 of 4 episodes are there"]
+    assert [one.text for one in audit(run).findings] == ["3 of 4 episodes are there"]
 
 
 def _device(path: Path) -> None:
@@ -297,10 +297,10 @@ def test_a_custom_loops_run_is_not_asked_for_what_only_the_built_in_loop_promise
     _episodes(1, lambda lines: [one for one in lines if one["index"] < 2])(run)
     _rows(run, lambda rows: [json.dumps({"step": json.loads(row)["step"]}) for row in rows])
     found = audit(run)
-    assert found.faults == [] and any("a custom loop's" in note for note in found.notes)
+    assert found.findings == [] and any("a custom loop's" in note for note in found.notes)
     (run / "checkpoints" / "step-000002" / "trainer" / "state").write_bytes(b"1")
     _episodes(3, lambda lines: [*lines, lines[0]])(run)
-    assert sorted(fault.kind for fault in audit(run).faults) == ["checkpoint", "twice"]
+    assert sorted(fault.kind for fault in audit(run).findings) == ["checkpoint", "twice"]
 
 
 def _loop(path: Path) -> None:
@@ -367,12 +367,12 @@ def test_a_damaged_or_foreign_file_is_a_fault_and_never_the_end_of_the_audit(dam
     except UserError:
         assert name == "status.json"  # without which it is no run
     else:
-        assert found.faults or found.notes or name in ("starts.jsonl", "config.yaml", "lock", "status.json")
-        assert "\x1b" not in str([*found.faults, *found.notes])
+        assert found.findings or found.notes or name in ("starts.jsonl", "config.yaml", "lock", "status.json")
+        assert "\x1b" not in str([*found.findings, *found.notes])
 
 
 def test_names_that_no_run_gives_are_left_out(run: Path) -> None:
     for folder, name in (("episodes", "step-x.jsonl.gz"), ("evals", "step-².json"), ("checkpoints", "step-0x1")):
         (run / folder / name).mkdir()
     found = audit(run)
-    assert (found.faults, len(found.notes)) == ([], 2)
+    assert (found.findings, len(found.notes)) == ([], 2)

@@ -18,7 +18,7 @@ from agentgym.sandbox import (
     SandboxUnavailable,
     Verdict,
 )
-from agentgym_sandboxes.audit.findings import Category, Finding, Outcome, Report
+from agentgym_sandboxes.audit.findings import Category, Outcome, Report, TrialResult
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.programs import handed_back
 from agentgym_sandboxes.audit.programs.checks import ended, left, reached, refused
@@ -69,7 +69,7 @@ SNIPPET = Snippet("probe", "something", refused(2), "pass", category=Category.ST
 HELD = result("held: one: EPERM\nheld: two: EPERM\n")
 
 
-async def examined(sandbox: FakeSandbox, snippet: Snippet = SNIPPET) -> Finding:
+async def examined(sandbox: FakeSandbox, snippet: Snippet = SNIPPET) -> TrialResult:
     return await Examiner(sandbox, sandbox.able, Host()).examine(snippet)  # type: ignore[arg-type]
 
 
@@ -160,14 +160,14 @@ async def test_odd_results_that_are_judged_right_are_an_escape() -> None:
     assert judgement.outcome is Outcome.ESCAPED
 
 
-async def test_findings_are_reported_as_they_are_found() -> None:
-    seen: list[Finding] = []
+async def test_results_are_reported_as_they_come() -> None:
+    seen: list[TrialResult] = []
     sandbox = FakeSandbox(result("", RunStatus.UNSUPPORTED))
-    report = await verify(sandbox, only=["unshare", "mounts"], on_finding=seen.append)  # type: ignore[arg-type]
-    assert [finding.name for finding in seen] == ["unshare", "mounts"]
+    report = await verify(sandbox, only=["unshare", "mounts"], on_result=seen.append)  # type: ignore[arg-type]
+    assert [result.name for result in seen] == ["unshare", "mounts"]
     assert report.counts() == {Outcome.UNSUPPORTED: 2} == report.counts(Category.SURFACE)
     assert report.holds
-    assert not Report(capabilities=ABLE, findings=(), wall_s=0.0).holds
+    assert not Report(capabilities=ABLE, trials=(), wall_s=0.0).holds
     with pytest.raises(ValueError, match="no trial and no category 'none'"):
         await verify(sandbox, only=["none"])  # type: ignore[arg-type]
 

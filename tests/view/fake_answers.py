@@ -267,7 +267,7 @@ def report() -> Answer:
         "time": NOW,
         "ok": False,
         "findings": [
-            {"kind": "gamed", "where": "candidates", "message": "succeeds in 5 of 16 tasks", "detail": HOSTILE_TEXT}
+            {"kind": "gamed", "where": "candidates", "text": "succeeds in 5 of 16 tasks", "detail": HOSTILE_TEXT}
         ],
         "header": ["probe", "episodes", "reward", "success", "finding", "what was said"],
         "rows": [["oracle", 16, 1.0, 1.0, "", "42"], ["candidates", 16, 0.3, 0.31, "gamed", HOSTILE_TEXT]],

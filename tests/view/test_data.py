@@ -94,7 +94,7 @@ def test_the_sentence_is_that_of_the_command_line(runs: Path, view: TestClient) 
     found = get(view, "/api/runs/runs:one")["diagnosis"]
     wanted = diagnose(RunFolder.open(runs / "one"))
     assert (found["verdict"], found["sentence"]) == (wanted.verdict, wanted.sentence) and found["sentence"]
-    assert [one["kind"] for one in found["problems"]] == [one.name for one in wanted.findings]
+    assert [one["kind"] for one in found["problems"]] == [one.kind for one in wanted.findings]
     assert not wanted.findings or found["problems"][0]["advice"] == wanted.findings[0].advice
 
 

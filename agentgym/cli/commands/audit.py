@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 
@@ -31,13 +32,13 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 
     found = audit(arguments.run)
     if arguments.json:
-        shell.say_json(asdict(found))
-        return 1 if found.faults else 0
+        shell.say_json({**asdict(found), "findings": [one.to_mapping() for one in found.findings]})
+        return 1 if found.findings else 0
     shell.say(f"{arguments.run}: {found.status}; judged are {found.steps} steps, {found.trained} trained episodes,")
     shell.say(f"{found.skipped} skipped ones and {len(found.checkpoints)} whole checkpoints")
-    for fault in found.faults:
-        shell.say(f"{shell.paint.red(fault.kind)}  {fault.where}: {fault.text}")
+    for one in found.findings:
+        say_finding(one, shell)
     for note in found.notes:
         shell.say(shell.paint.dim(f"note  {note}"))
-    shell.say("nothing is wrong" if not found.faults else f"{len(found.faults)} faults")
-    return 1 if found.faults else 0
+    shell.say(f"\n{len(found.findings)} finding(s)" if found.findings else "nothing is wrong")
+    return 1 if found.findings else 0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
 from agentgym.runs.folder import RunFolder, RunStatus
-
-if TYPE_CHECKING:
-    from agentgym.evals.symptoms import Finding
 
 DESCRIPTION = """
 Say in one sentence whether a run is learning, with the number and its interval, and list what is wrong or worth
@@ -48,6 +44,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
                 "step": step,
                 "processes": asdict(alive),
                 **asdict(found),
+                "findings": [one.to_mapping() for one in found.findings],
             }
         )
         return 0
@@ -56,15 +53,5 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         shell.say((shell.paint.red if alive.is_stuck else shell.paint.dim)(wrap(alive.text, shell.width)))
     shell.say(wrap(found.sentence, shell.width))
     for finding in found.findings:
-        shell.say(_text(finding, shell))
+        say_finding(finding, shell)
     return 0
-
-
-def _text(finding: Finding, shell: Shell) -> str:
-    paint = shell.paint
-    colours = {"problem": paint.red, "warning": paint.yellow, "note": paint.dim}
-    where = f"(steps {finding.steps[0]} to {finding.steps[1]})"
-    head = f"{colours[finding.severity](finding.severity)}  {finding.text} {where}"
-    lines: Sequence[str] = (finding.meaning, finding.advice)
-    fields = f"    fields: {', '.join(finding.fields)}" if finding.fields else ""
-    return "\n".join(["", head, *(wrap(line, shell.width, "    ") for line in lines), *([fields] if fields else [])])

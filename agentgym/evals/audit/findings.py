@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from agentgym.evals.audit.watched import head
+from agentgym.findings import Finding
 from agentgym.held_loop import HeldTooLong
 
 KINDS: Mapping[str, str] = {
@@ -32,19 +33,6 @@ KINDS: Mapping[str, str] = {
     "long_prompt": "a prompt leaves the agent no token of the episode's limit",
 }
 """The kinds of findings, and what each means."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A fault. kind: one of `KINDS`. where: the probe, split or reward. detail: a traceback's head, or examples."""
-
-    kind: str
-    where: str
-    message: str
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        assert self.kind in KINDS, self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +83,11 @@ class Report:
     def hangs(self) -> bool:
         return any(found.kind == "hang" for found in self.findings)
 
-    def add(self, kind: str, where: str, message: str, detail: str = "") -> None:
-        """Add a finding, once for a kind and place."""
+    def add(self, kind: str, where: str, text: str, detail: str = "") -> None:
+        """Add a finding, once for a kind and place. kind: one of `KINDS`. where: the probe, split or reward."""
+        assert kind in KINDS, kind
         if all((found.kind, found.where) != (kind, where) for found in self.findings):
-            self.findings.append(Finding(kind=kind, where=where, message=message, detail=detail))
+            self.findings.append(Finding(kind=kind, where=where, text=text, detail=detail))
 
     def add_error(self, where: str, message: str, error: Exception) -> None:
         """Add what the environment's own code raised, outside of an episode."""
@@ -106,4 +95,5 @@ class Report:
         self.add(kind, where, message, head(error))
 
     def to_mapping(self) -> dict[str, object]:
-        return {**asdict(self), "gap": self.gap, "clean": not self.findings}
+        shown = {name: [one.to_mapping() for one in getattr(self, name)] for name in ("findings", "allowed")}
+        return {**asdict(self), **shown, "gap": self.gap, "clean": not self.findings}

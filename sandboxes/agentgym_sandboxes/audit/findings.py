@@ -6,6 +6,7 @@ import collections
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agentgym.findings import Finding
 from agentgym.sandbox import Capabilities
 
 
@@ -51,7 +52,7 @@ def broken(detail: str) -> Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class TrialResult:
     """How one trial went. tries: what it tried, on one line."""
 
     name: str
@@ -64,19 +65,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All findings about one backend."""
+    """How all trials of one backend went."""
 
     capabilities: Capabilities
-    findings: tuple[Finding, ...]
+    trials: tuple[TrialResult, ...]
     wall_s: float
 
     @property
     def holds(self) -> bool:
         """Whether nothing got through and everything that was run gave evidence."""
-        bad = (Outcome.ESCAPED, Outcome.BROKEN)
-        return bool(self.findings) and not any(finding.outcome in bad for finding in self.findings)
+        return bool(self.trials) and not self.findings
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What got through, and what gave no evidence."""
+        bad = [trial for trial in self.trials if trial.outcome in (Outcome.ESCAPED, Outcome.BROKEN)]
+        return [Finding(kind=t.outcome.value, where=t.name, text=t.tries, detail=t.detail) for t in bad]
 
     def counts(self, category: Category | None = None) -> dict[Outcome, int]:
-        """How many findings there are of each outcome."""
-        found = [f.outcome for f in self.findings if category is None or f.category is category]
+        """How many trials had each outcome."""
+        found = [one.outcome for one in self.trials if category is None or one.category is category]
         return {outcome: count for outcome, count in collections.Counter(found).items() if count}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxDirty, SandboxLost
-from agentgym_sandboxes.audit.findings import Finding, Judgement, Outcome, Report, broken, escaped
+from agentgym_sandboxes.audit.findings import Judgement, Outcome, Report, TrialResult, broken, escaped
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.next_call import NextCall
 from agentgym_sandboxes.audit.suite import all_trials
@@ -17,7 +17,10 @@ LOSSES = ("replaced_dirty_total", "replaced_backstop_total", "replaced_lost_tota
 
 
 async def verify(
-    backend: SandboxBackend, *, only: Sequence[str] | None = None, on_finding: Callable[[Finding], None] | None = None
+    backend: SandboxBackend,
+    *,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[TrialResult], None] | None = None,
 ) -> Report:
     """Run every trial on a started backend, one after another, each followed by the next-call check.
 
@@ -27,15 +30,15 @@ async def verify(
     began_s = time.monotonic()
     trials = chosen(only)
     capabilities = await backend.probe()
-    findings = []
+    results = []
     with Host() as host:
         examiner = Examiner(backend, capabilities, host)
         for trial in trials:
-            finding = await examiner.examine(trial)
-            findings.append(finding)
-            if on_finding is not None:
-                on_finding(finding)
-    return Report(capabilities=capabilities, findings=tuple(findings), wall_s=time.monotonic() - began_s)
+            result = await examiner.examine(trial)
+            results.append(result)
+            if on_result is not None:
+                on_result(result)
+    return Report(capabilities=capabilities, trials=tuple(results), wall_s=time.monotonic() - began_s)
 
 
 def chosen(only: Sequence[str] | None) -> list[Trial]:
@@ -59,13 +62,13 @@ class Examiner:
         self._host = host
         self._next_call: NextCall | None = None
 
-    async def examine(self, trial: Trial) -> Finding:
+    async def examine(self, trial: Trial) -> TrialResult:
         """One trial, and the check that it left nothing."""
         began_s = time.monotonic()
         judgement = self._unclaimed(trial) or await self._judge(trial)
         if judgement.outcome in (Outcome.ESCAPED, Outcome.BROKEN):
             self._next_call = None  # what it left must not be blamed on the next trial
-        return Finding(
+        return TrialResult(
             name=trial.name,
             category=trial.category,
             tries=trial.tries,

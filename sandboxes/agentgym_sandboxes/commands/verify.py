@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
@@ -15,7 +16,7 @@ from agentgym.sandbox import SandboxBackend
 from agentgym_sandboxes.commands.action import Request, add_sandbox_argument
 
 if TYPE_CHECKING:
-    from agentgym_sandboxes.audit.findings import Category, Finding, Report
+    from agentgym_sandboxes.audit.findings import Category, Report, TrialResult
     from agentgym_sandboxes.audit.trial import Trial
 
 SUMMARY = "attack it with the hostile suite, and show what held"
@@ -54,7 +55,7 @@ async def run(request: Request) -> int:
     shell.warn(f"{_number(len(trials))} in {name}: {able.detail}")
     progress = Progress(trials, shell)
     async with _one_at_a_time(request, name) as backend:
-        report = await verify(backend, only=[trial.name for trial in trials], on_finding=progress.add)
+        report = await verify(backend, only=[trial.name for trial in trials], on_result=progress.add)
     progress.close()
     if arguments.json:
         shell.say_json(_as_mapping(report))
@@ -112,21 +113,21 @@ class Progress:
         self._left = {category: 0 for category in dict.fromkeys(trial.category for trial in trials)}
         for trial in trials:
             self._left[trial.category] += 1
-        self._found: dict[Category, list[Finding]] = {category: [] for category in self._left}
+        self._found: dict[Category, list[TrialResult]] = {category: [] for category in self._left}
         self._width = max(len(category.value) for category in self._left)
         self._num, self._num_done = len(trials), 0
         self._open = False
 
-    def add(self, finding: Finding) -> None:
-        found = self._found[finding.category]
-        found.append(finding)
+    def add(self, result: TrialResult) -> None:
+        found = self._found[result.category]
+        found.append(result)
         self._num_done += 1
-        self._left[finding.category] -= 1
-        done = not self._left[finding.category]
+        self._left[result.category] -= 1
+        done = not self._left[result.category]
         if self._live or done:
-            counts = _counts_text(found, self._left[finding.category])
+            counts = _counts_text(found, self._left[result.category])
             all_done = f"{self._num_done} of {self._num} done"
-            self._write(f"{finding.category.value.ljust(self._width)}  {counts}; {all_done}", done=done)
+            self._write(f"{result.category.value.ljust(self._width)}  {counts}; {all_done}", done=done)
 
     def close(self) -> None:
         if self._open:
@@ -143,10 +144,10 @@ class Progress:
         self._open = not done
 
 
-def _counts_text(findings: Sequence[Finding], left: int) -> str:
+def _counts_text(results: Sequence[TrialResult], left: int) -> str:
     counts: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.outcome.value] = counts.get(finding.outcome.value, 0) + 1
+    for result in results:
+        counts[result.outcome.value] = counts.get(result.outcome.value, 0) + 1
     parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items()]
     return ", ".join([*parts, f"{left} to go"] if left else parts)
 
@@ -155,25 +156,20 @@ def show(report: Report, shell: Shell) -> None:
     from agentgym_sandboxes.audit.findings import Category, Outcome
 
     paint = shell.paint
-    colours = {Outcome.ESCAPED: paint.red, Outcome.BROKEN: paint.red}
     rows = [[category.value, *_row(report, category)] for category in Category if report.counts(category)]
     shell.say()
     shell.say_table(
         ("category", *(outcome.value.replace("_", " ") for outcome in Outcome)), [*rows, ["all", *_row(report, None)]]
     )
-    for outcome in Outcome:
-        found = [finding for finding in report.findings if finding.outcome is outcome]
-        if outcome is Outcome.CONTAINED or not found:
-            continue
-        shell.say(f"\n{colours.get(outcome, paint.yellow)(outcome.value.replace('_', ' '))}")
-        if outcome in colours:
-            for finding in found:
-                shell.say(f"  {paint.bold(finding.name)}: {finding.tries}")
-                shell.say(wrap(finding.detail, shell.width, "    "))
-            continue
+    for finding in report.findings:
+        say_finding(finding, shell)
+    for outcome in (Outcome.NOT_CLAIMED, Outcome.UNSUPPORTED):
         by_detail: dict[str, list[str]] = {}
-        for finding in found:
-            by_detail.setdefault(finding.detail, []).append(finding.name)
+        for trial in report.trials:
+            if trial.outcome is outcome:
+                by_detail.setdefault(trial.detail, []).append(trial.name)
+        if by_detail:
+            shell.say(f"\n{paint.yellow(outcome.value.replace('_', ' '))}")
         for detail, names in by_detail.items():
             shell.say(wrap(f"{detail}:", shell.width, "  "))
             shell.say(wrap(", ".join(names), shell.width, "    "))
@@ -181,7 +177,7 @@ def show(report: Report, shell: Shell) -> None:
     verdict = paint.green("it holds") if report.holds else paint.red("it does not hold")
     if report.holds and not contained:
         verdict = paint.yellow("nothing got through, but nothing was shown to hold")
-    held = f"{contained} of {_number(len(report.findings))} contained"
+    held = f"{contained} of {_number(len(report.trials))} contained"
     shell.say(f"\n{report.capabilities.backend}: {verdict} ({held}, {report.wall_s:.0f} s)")
 
 
@@ -201,4 +197,5 @@ def _as_mapping(report: Report) -> dict[str, object]:
         "holds": report.holds,
         "counts": {outcome.value: count for outcome, count in report.counts().items()},
         **asdict(report),
+        "findings": [one.to_mapping() for one in report.findings],
     }

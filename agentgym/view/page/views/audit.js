@@ -19,7 +19,7 @@ function Report({ id }) {
     <div class="verdict ${data.ok ? "learning" : "not_learning"}"><h1 id="report">${harmless(data.title)}: ${data.ok ? "nothing was found" : count(data.findings.length, "finding")}</h1><p>${harmless(data.kind)}, ${ago(data.time)}</p></div>
     ${data.findings.length > 0 &&
     html`<h2 class="later">Findings</h2><div class="scroll"><table><thead><tr><th>kind</th><th>where</th><th>what</th></tr></thead>
-      <tbody>${data.findings.map((row, i) => html`<tr key=${i}><td><span class="tag bad">${harmless(row.kind.replaceAll("_", " "))}</span></td><td>${harmless(row.where ?? "")}</td><td><div>${harmless(row.message ?? "")}</div>${row.detail && html`<${Text} text=${row.detail} cut=${2000} />`}</td></tr>`)}</tbody></table></div>`}
+      <tbody>${data.findings.map((row, i) => html`<tr key=${i}><td><span class="tag bad">${harmless(row.kind.replaceAll("_", " "))}</span></td><td>${harmless(row.where ?? "")}</td><td><div>${harmless(row.text ?? "")}</div>${row.detail && html`<${Text} text=${row.detail} cut=${2000} />`}</td></tr>`)}</tbody></table></div>`}
     ${data.rows.length > 0 &&
     html`<h2 class="later">What was tried</h2><div class="scroll"><table><thead><tr>${data.header.map((name) => html`<th>${harmless(name)}</th>`)}</tr></thead>
       <tbody>${data.rows.map((row, i) => html`<tr key=${i}>${row.map((value) => html`<${Cell} value=${value} />`)}</tr>`)}</tbody></table></div>`}
