@@ -1,4 +1,4 @@
-"""Which requests an engine works on: the line, and how many places there are."""
+"""Which requests an engine works on: the line, and how many slots there are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentgym.generators import places
+from agentgym.generators import slots as rules
 from agentgym.generators.slots import AdaptiveSlots, Line
 
 
@@ -22,10 +22,10 @@ def test_next_turns_go_before_new_conversations_and_each_kind_in_its_order() -> 
 
 def test_nobody_is_overtaken_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [1000.0]
-    monkeypatch.setattr(places.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(rules.time, "monotonic", lambda: now_s[0])
     line: Line[str] = Line()
     line.put(0, "new", continues=False)
-    now_s[0] += places.OVERTAKEN_S + 1
+    now_s[0] += rules.OVERTAKEN_S + 1
     line.put(1, "next turn", continues=True)
     assert [line.pop()[1], line.pop()[1]] == ["new", "next turn"]
 
@@ -36,7 +36,7 @@ async def taken(gate: AdaptiveSlots, count: int) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def test_never_more_than_there_are_places_and_a_cancelled_wait_takes_none() -> None:
+async def test_never_more_than_there_are_slots_and_a_cancelled_wait_takes_none() -> None:
     gate = AdaptiveSlots(2)
     tasks = await taken(gate, 5)
     assert gate.taken_now == 2 and [task.done() for task in tasks] == [True, True, False, False, False]
@@ -52,7 +52,7 @@ async def test_never_more_than_there_are_places_and_a_cancelled_wait_takes_none(
     assert gate.taken_now == 0
 
 
-async def test_fewer_places_when_keys_and_values_do_not_fit_once_for_each_time() -> None:
+async def test_fewer_slots_when_keys_and_values_do_not_fit_once_for_each_time() -> None:
     gate = AdaptiveSlots(100)
     await taken(gate, 100)
     gate.saw(kv_share=0.99, num_preempted=3)
@@ -73,7 +73,7 @@ async def test_sequences_thrown_out_for_new_weights_cost_no_place() -> None:
     assert gate.limit == 10
 
 
-async def test_places_come_back_while_there_is_room_and_somebody_waits() -> None:
+async def test_slots_come_back_while_there_is_room_and_somebody_waits() -> None:
     gate = AdaptiveSlots(64)
     await taken(gate, 64)
     gate.saw(kv_share=0.99, num_preempted=1)
@@ -83,7 +83,7 @@ async def test_places_come_back_while_there_is_room_and_somebody_waits() -> None
     assert gate.limit == 51, "nobody waits"
 
     async def rounds(kv_share: float) -> int:
-        """The limit after as many completions as there are places, with others waiting."""
+        """The limit after as many completions as there are slots, with others waiting."""
         waiting = await taken(gate, 400)
         gate.saw(kv_share=kv_share, num_preempted=0)
         for _ in range(gate.limit):
@@ -97,7 +97,7 @@ async def test_places_come_back_while_there_is_room_and_somebody_waits() -> None
         return gate.limit
 
     assert await rounds(0.95) == 51, "no room"
-    assert await rounds(0.5) == 53, "two more, of 64 places"
+    assert await rounds(0.5) == 53, "two more, of 64 slots"
     for _ in range(20):
         await rounds(0.5)
     assert gate.limit == 64
