@@ -137,15 +137,13 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def learning_table(measured: Mapping[str, Figures]) -> str:
-    header = ("arm", "held-out success before", "after", "rise (95% interval, paired by task)", "training", "in all")
+    header = ("arm", "held-out success before", "after", "rise (95% interval, paired by task)")
     rows = [
         (
             name,
             f"{number(f, 'first'):.3f}",
             f"{number(f, 'last'):.3f}",
             f"{number(f, 'rise'):+.3f} [{number(f, 'rise_low'):+.3f}, {number(f, 'rise_high'):+.3f}]",
-            f"{number(f, 'training_s'):.0f} s",
-            f"{number(f, 'wall_s'):.0f} s",
         )
         for name, f in measured.items()
     ]
@@ -157,8 +155,6 @@ def overlap_table(measured: Mapping[str, Figures]) -> str:
     for name, figures in measured.items():
         base = measured[name.split("-")[0] + "-sync"]
         ratio = number(base, "training_s") / number(figures, "training_s")
-        shares = figures["time"]
-        assert isinstance(shares, dict)
         rows.append(
             (
                 name,
@@ -166,12 +162,10 @@ def overlap_table(measured: Mapping[str, Figures]) -> str:
                 f"{ratio:.2f}x",
                 f"{number(figures, 'last'):.3f}",
                 f"{number(figures, 'staleness_mean'):.2f} / {number(figures, 'staleness_max'):.0f}",
-                *(f"{shares[kind]:.0%}" for kind in ("generate", "sandbox", "train", "publish")),
                 f"{number(figures, 'compute_share'):.1%}",
             )
         )
-    header = ("arm", "training", "against sync", "success after", "staleness mean / max")
-    return table((*header, "generate", "sandbox", "train", "publish", "any of these"), rows)
+    return table(("arm", "training", "against sync", "success after", "staleness mean / max", "any of these"), rows)
 
 
 def draw_curve(measured: Mapping[str, Figures]) -> None:
