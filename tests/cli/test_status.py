@@ -216,5 +216,5 @@ def test_a_run_that_goes_on_is_the_newest_and_changes_with_its_steps_whatever_th
         (goes_on.path / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.65e9}) + "\n")
         os.utime(done.path / "status.json", (1.8e9, 1.8e9))
         found = json.loads(cli("runs", "--json").out)
-    assert [one["run"] for one in found] == ["done", "goes_on"]
-    assert [one["changed"][:10] for one in found] == ["2023-11-14", "2022-04-15"], "that of its last step"
+    assert [one["name"] for one in found] == ["done", "goes_on"]
+    assert [one["changed"] for one in found] == [1.7e9, 1.65e9], "that of its last step"

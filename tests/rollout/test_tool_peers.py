@@ -1,4 +1,4 @@
-"""Our own parsers against those of the package `renderers`, for the families that both know."""
+"""Our own parsers against those of the package `renderers`, for the families that both know, and why ours stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from renderers.qwen3 import Qwen3Renderer
 from renderers.qwen35 import Qwen35Renderer
 from tool_corpus import text_of
 
-from agentgym.text.tool_formats.hermes import Hermes
+from agentgym.text.tool_formats.hermes import Hermes, SmolLM2
 from agentgym.text.tool_formats.llama_json import LlamaJson
 from agentgym.text.tool_formats.qwen_coder import QwenCoder
 from agentgym.text.tool_formats.renderers import Characters
@@ -61,3 +61,39 @@ def test_500_turns_with_broken_calls_are_read_alike_up_to_a_tag_that_is_never_cl
         alike += mine == its
         assert [call for call in its if call and call[1]] == [call for call in mine if call and call in its and call[1]]
     assert alike >= 470
+
+
+def tagged(body):
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def function(value):
+    return tagged(f"<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>")
+
+
+WHY_OURS_STAY = {
+    "a tag in a text ends the call": (
+        Qwen3Renderer,
+        Hermes(),
+        tagged('{"name": "f", "arguments": {"x": "</tool_call>"}}'),
+    ),
+    "what is no JSON is taken": (Qwen3Renderer, Hermes(), tagged('{"name": "f", "arguments": {"x": NaN}}')),
+    "arguments of another name are lost": (Qwen3Renderer, Hermes(), tagged('{"name": "f", "parameters": {"x": 1}}')),
+    "SmolLM2's list is not read": (Qwen3Renderer, SmolLM2(), tagged('[{"name": "f", "arguments": {}}]')),
+    "white space of a text is lost": (Qwen35Renderer, QwenCoder(), function("  x = 1")),
+    "a tag in a value cuts it": (Qwen35Renderer, QwenCoder(), function("a</parameter> b")),
+    "only one call is read": (
+        Llama3Renderer,
+        LlamaJson(),
+        '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}',
+    ),
+    "a broken call is an answer": (Llama3Renderer, LlamaJson(), '{"name": "f", "parameters": {"x": }}'),
+}
+
+
+@pytest.mark.parametrize("why", WHY_OURS_STAY)
+def test_a_family_is_read_by_our_own_parser_as_long_as_the_other_one_is_wrong(why):
+    """Red here is good news: where no case of a family is left, `renderers` can read it. See ADR 32."""
+    made, tool_format, text = WHY_OURS_STAY[why]
+    tokenizer = Characters()
+    assert peer(made(tokenizer), tokenizer, text) != ours(tool_format, text)
