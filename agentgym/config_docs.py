@@ -86,13 +86,14 @@ def options_of(factory: Callable[..., Any]) -> list[Setting]:
     texts = {**read_docstring(place)[1], **(field_docs(factory) if isinstance(factory, type) else {})}
     return [
         Setting(
-            key=one.name,
+            key=f"**{one.name}" if one.kind is one.VAR_KEYWORD else one.name,
             type_name="" if one.annotation is one.empty else type_name(hints.get(one.name, one.annotation)),
             default="" if one.default is one.empty else shown_default(one.default),
-            text=_annotated(hints.get(one.name)) or texts.get(one.name, ""),
+            text=text,
         )
         for one in inspect.signature(factory).parameters.values()
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        if (text := _annotated(hints.get(one.name)) or texts.get(one.name, ""))
+        or one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     ]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast
+from typing import Annotated, Any, ClassVar, Final, cast
 
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import UserError, nearest
@@ -50,16 +50,18 @@ class AgentDojoEnvironment(Environment[OfficeState]):
     requirements: ClassVar[str] = "pip install agentdojo"
 
     def __init__(
-        self, *, attack: str = NO_ATTACK, suites: Sequence[str] = (), version: str = "v1.2.2", path: str | None = None
+        self,
+        *,
+        attack: Annotated[
+            str,
+            "one of the package's attacks that write a fixed text, such as important_instructions_no_names, with which "
+            "every task is played with every injection of its suite that it can meet; none is no attack",
+        ] = NO_ATTACK,
+        suites: Annotated[Sequence[str], "of banking, slack, travel and workspace; empty is all"] = (),
+        version: Annotated[str, "version of the tasks"] = "v1.2.2",
+        path: Annotated[str | None, "folder of the package agentdojo, or one that holds it; null: installed"] = None,
     ) -> None:
-        """attack: none, or the name of one of the package's attacks that write a fixed text, such as
-        important_instructions_no_names; then every task is played with every injection of its suite that it can meet.
-        suites: of banking, slack, travel and workspace; all by default.
-        version: of the tasks.
-        path: the folder of the package `agentdojo`, or one that holds it; the installed one by default.
-
-        Raises UserError for an unknown name, and when the package is missing.
-        """
+        """Raises UserError for an unknown name, and when the package is missing."""
         self._package = BenchmarkPackage.find("agentdojo", path, environment=self.name, requirements=self.requirements)
         self._suite_names, self._version = tuple(suites), version
         self._attack = attack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, cast, get_args
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
@@ -64,13 +64,17 @@ class BfclEnvironment(Environment[Conversation]):
         "pip install --no-deps bfcl-eval, and pip install mpmath (its other dependencies are those of its own clients)"
     )
 
-    def __init__(self, *, categories: Sequence[Category] = CATEGORIES, path: str | None = None) -> None:
-        """categories: of base, miss_param (the user forgets to say something), miss_func (a function comes only in a
-        later turn) and long_context (large worlds).
-        path: the folder of the package `bfcl_eval`, or one that holds it; the installed one by default.
-
-        Raises UserError for an unknown category, and when the package is missing.
-        """
+    def __init__(
+        self,
+        *,
+        categories: Annotated[
+            Sequence[Category],
+            "base, miss_param (the user forgets to say something), miss_func (a function comes only in a later turn), "
+            "long_context (large worlds)",
+        ] = CATEGORIES,
+        path: Annotated[str | None, "folder of the package bfcl_eval, or one that holds it; null: installed"] = None,
+    ) -> None:
+        """Raises UserError for an unknown category, and when the package is missing."""
         for category in categories:
             if category not in CATEGORIES:
                 raise UserError(f"bfcl: no category {category!r}.{nearest(category, CATEGORIES)}")

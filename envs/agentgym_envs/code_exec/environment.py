@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
@@ -39,18 +39,20 @@ class CodeExec(Environment[Problem]):
     def __init__(
         self,
         *,
-        source: str = "procedural",
-        instruction: str = "",
-        feedback_chars: int = 200,
-        wall_s: float = 5.0,
-        **options: object,
+        source: Annotated[str, "where tasks come from: procedural, jsonl, parquet or hub"] = "procedural",
+        instruction: Annotated[
+            str, "a paragraph after every task, such as how the answer is read; the oracle then answers in a block"
+        ] = "",
+        feedback_chars: Annotated[int, "characters that an error message may take of the context"] = 200,
+        wall_s: Annotated[float, "seconds of one attempt"] = 5.0,
+        **options: Annotated[
+            object,
+            "what the source takes: procedural max_difficulty (steps of a program, 1 to 4), weights (the share of each "
+            "difficulty), visible (examples in the prompt) and test_tasks (tasks of the test split at most); jsonl and "
+            "parquet path and visible; hub dataset, subset and visible",
+        ],
     ) -> None:
-        """source: `procedural`, `jsonl`, `parquet` or `hub`; options: what that source takes.
-
-        instruction: a paragraph of its own after every task, such as how the answer is read; the oracle answers in a
-        block then. feedback_chars: the most an error message may take of the context. wall_s: for one attempt.
-        Raises UserError for an unknown source, option or file.
-        """
+        """Raises UserError for an unknown source, option or file."""
         if feedback_chars < 16 or wall_s <= 0:
             raise UserError(f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0")
         self._source: TaskSource = make_source(source, options)

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, get_args
+from typing import Annotated, Any, ClassVar, Final, get_args
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
@@ -44,23 +44,20 @@ class GymnasiumEnvironment(Environment[Play]):
     def __init__(
         self,
         *,
-        id: str = "FrozenLake-v1",
-        kwargs: Mapping[str, Json] | None = None,
-        actions: Sequence[str] = (),
-        task: str = "",
-        success: Success | None = None,
-        map_size: int | None = None,
-        max_steps: int = 40,
-        test_tasks: int = 256,
+        id: Annotated[str, "the environment, as `gymnasium.make` takes it"] = "FrozenLake-v1",
+        kwargs: Annotated[Mapping[str, Json] | None, "keyword arguments of `gymnasium.make`"] = None,
+        actions: Annotated[
+            Sequence[str], "a name for each action; known of FrozenLake, Taxi, CliffWalking and Blackjack"
+        ] = (),
+        task: Annotated[str, "what to do, in words; known of the same four"] = "",
+        success: Annotated[
+            Success | None, "what the last step must have: a reward above 0, or only that it terminated the episode"
+        ] = None,
+        map_size: Annotated[int | None, "size of FrozenLake's map, drawn for each task; 0 keeps that of kwargs"] = None,
+        max_steps: Annotated[int, "turns of the agent at most"] = 40,
+        test_tasks: Annotated[int, "tasks of the test split at most"] = 256,
     ) -> None:
-        """id: as `gymnasium.make` takes it; kwargs are its settings. FrozenLake, Taxi, CliffWalking and Blackjack are
-        known in words; for others give `actions`, a name for each, and `task`, what to do.
-
-        success: what the episode's last step must have: a `reward` above 0, or only that it `terminated` the episode.
-        map_size: FrozenLake's map is drawn for each task, of that size; 0 keeps the one that kwargs name.
-        max_steps: the agent's turns at most. test_tasks: the most that the test split has.
-        Raises UserError for what Gymnasium does not know, and for spaces that are neither numbered nor text.
-        """
+        """Raises UserError for what Gymnasium does not know, and for spaces that are neither numbered nor text."""
         if success is not None and success not in get_args(Success):
             raise UserError(f"gymnasium: no success {success!r}.{nearest(success, get_args(Success))}")
         if max_steps < 1 or test_tasks < 1:

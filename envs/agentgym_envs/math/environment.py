@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
@@ -42,36 +42,33 @@ class MathEnvironment(Environment[Calculator | Python | None]):
     def __init__(
         self,
         *,
-        source: Source = "procedural",
-        levels: Sequence[int] = LEVELS,
-        test_tasks: int = 512,
-        path: str | None = None,
-        test_path: str | None = None,
-        test_share: float = 0.1,
-        subset: str = "",
-        tries: int = 1,
-        answer_format: AnswerFormat = "auto",
-        tolerance: float = 0.0,
-        units: Units = "ignore",
-        types: Sequence[str] = (),
-        max_bad_share: float = 0.01,
-        tools: Literal["calculator", "python"] | None = None,
+        source: Annotated[Source, "where questions come from"] = "procedural",
+        levels: Annotated[Sequence[int], "of 1 (sums) to 5 (word problems); of MATH's rows their level"] = LEVELS,
+        test_tasks: Annotated[int, "tasks of the procedural test split at most"] = 512,
+        path: Annotated[
+            str | None,
+            "a file with GSM8K's or MATH's rows, for json also a folder, for hub a data set's name (openai/gsm8k)",
+        ] = None,
+        test_path: Annotated[str | None, "the file of the test split; null takes test_share of path's rows"] = None,
+        test_share: Annotated[float, "share of path's rows that are the test split"] = 0.1,
+        subset: Annotated[str, "the hub's name of a part of a data set (main)"] = "",
+        tries: Annotated[int, "2 lets the agent answer again when its first answer is wrong"] = 1,
+        answer_format: Annotated[
+            AnswerFormat,
+            "boxed asks for \\boxed{} and takes nothing else, hashes a line ####; auto asks for what the source has and "
+            "takes both, `answer:` and a last number",
+        ] = "auto",
+        tolerance: Annotated[float, "relative error at which numbers are equal"] = 0.0,
+        units: Annotated[
+            Units, "check wants a marked answer in the unit that the row's answer has, or in one that converts to it"
+        ] = "ignore",
+        types: Annotated[Sequence[str], "types of MATH's rows; empty is all"] = (),
+        max_bad_share: Annotated[float, "share of rows that may be unreadable; they are left out and named"] = 0.01,
+        tools: Annotated[
+            Literal["calculator", "python"] | None, "a calculator, or Python in a session of a sandbox"
+        ] = None,
     ) -> None:
-        """source: where questions come from, and which of the options below it reads.
-
-        procedural: levels, of 1 (sums) to 5 (word problems); test_tasks, the most that the test split has.
-        jsonl, json, parquet: path, a file (for json also a folder), and test_path, or else test_share of it as test
-        split. GSM8K's rows and MATH's are read as they are; levels and types choose among MATH's.
-        hub: path, a data set's name (openai/gsm8k), and subset (main); its splits `train` and `test`.
-        max_bad_share: rows that can't be read are left out and named; more than this share of them end the run.
-        tries: 2 lets the agent answer again when its first answer is wrong.
-        answer_format: `boxed` asks for `\\boxed{}` and takes nothing else, `hashes` a line `####`; `auto` asks for what
-        the source has, and takes both, `answer:` and a last number.
-        tolerance: relative, of numbers. units: `check` wants a marked answer in the unit that the row's answer has,
-        or in one that converts to it.
-        tools: `calculator`, or `python` in a session of a sandbox.
-        Raises UserError for a value that is not allowed; files are read when tasks are asked for.
-        """
+        """Raises UserError for a value that is not allowed; files are read when tasks are asked for."""
         _check_choice("source", source, get_args(Source))
         _check_choice("answer_format", answer_format, get_args(AnswerFormat))
         _check_choice("units", units, get_args(Units))

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError, nearest
@@ -53,17 +53,15 @@ class ReasoningGym(Environment[None]):
     def __init__(
         self,
         *,
-        datasets: Sequence[str] | Mapping[str, Mapping[str, Json] | None] = (),
-        size: int = 500,
-        test_tasks: int = 512,
-        cpu_s: float = 10.0,
+        datasets: Annotated[
+            Sequence[str] | Mapping[str, Mapping[str, Json] | None],
+            "names of generators, or a mapping of names to their settings; empty is all but the faulty ones",
+        ] = (),
+        size: Annotated[int, "entries of one data set, after which one with another seed begins"] = 500,
+        test_tasks: Annotated[int, "tasks of the test split at most"] = 512,
+        cpu_s: Annotated[float, "CPU seconds for making an entry or scoring an answer, in a process of its own"] = 10.0,
     ) -> None:
-        """datasets: names of generators, or a map of names to their settings; all but the faulty ones by default.
-
-        size: of one data set, after which another begins, with another seed. test_tasks: the most that the test split
-        has. cpu_s: the CPU time that making an entry or scoring an answer may take, in a process of its own.
-        Raises UserError for a value that is not allowed; names and settings are checked when tasks are asked for.
-        """
+        """Raises UserError for a value that is not allowed; names and settings are checked when tasks are asked for."""
         if size < 1 or test_tasks < 1 or cpu_s <= 0:
             raise UserError(
                 f"reasoning_gym: size {size}, test_tasks {test_tasks}, cpu_s {cpu_s}: allowed are size >= 1, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Final, cast, get_args
+from typing import Annotated, ClassVar, Final, cast, get_args
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
@@ -44,18 +44,16 @@ class TauBenchEnvironment(Environment[Shop]):
     def __init__(
         self,
         *,
-        domain: DomainName = "retail",
-        path: str | None = None,
-        faulty: bool = False,
-        unverifiable: bool = False,
+        domain: Annotated[DomainName, "the shop; retail alone has a train split"] = "retail",
+        path: Annotated[str | None, "folder of the package tau_bench or of its repository; null: installed"] = None,
+        faulty: Annotated[
+            bool, "train also on tasks in which a right call answers an error; the test split always has them"
+        ] = False,
+        unverifiable: Annotated[
+            bool, "keep tasks without any right call or required text, in which silence succeeds"
+        ] = False,
     ) -> None:
-        """domain: retail, which alone has a train split, or airline.
-        path: the folder of the package `tau_bench`, or of the repository; the installed one by default.
-        faulty: train also on tasks in which a right call answers an error; the test split always has them.
-        unverifiable: also tasks without any right call or required text, in which silence succeeds.
-
-        Raises UserError for an unknown domain, and when the package is missing.
-        """
+        """Raises UserError for an unknown domain, and when the package is missing."""
         if domain not in get_args(DomainName):
             raise UserError(f"tau_bench: no domain {domain!r}.{nearest(domain, get_args(DomainName))}")
         self._domain_name = domain

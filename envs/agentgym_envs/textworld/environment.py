@@ -7,7 +7,7 @@ import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
@@ -49,19 +49,16 @@ class TextWorld(Environment[Adventure]):
     def __init__(
         self,
         *,
-        nb_rooms: int = 2,
-        nb_objects: int = 4,
-        quest_length: int = 3,
-        games: int = 200,
-        test_tasks: int = 40,
-        max_steps: int = 20,
+        nb_rooms: Annotated[int, "rooms of a game; more make it harder"] = 2,
+        nb_objects: Annotated[int, "objects of a game; more make it harder"] = 4,
+        quest_length: Annotated[int, "actions that a quest takes; more make it harder"] = 3,
+        games: Annotated[
+            int, "different games of training, played again and again in other orders; each takes a second to compile"
+        ] = 200,
+        test_tasks: Annotated[int, "games of the test split"] = 40,
+        max_steps: Annotated[int, "turns of the agent at most"] = 20,
     ) -> None:
-        """nb_rooms, nb_objects, quest_length: TextWorld's own settings of how hard a game is.
-
-        games: how many different ones training has, again and again in other orders; each takes about a second when it
-        is played first, and is kept in the temporary folder. test_tasks: how many the test split has. max_steps: the
-        agent's turns at most. Raises UserError for a value that is not allowed, and where TextWorld is missing.
-        """
+        """Raises UserError for a value that is not allowed, and where TextWorld is missing."""
         numbers = (nb_rooms, nb_objects, quest_length, games, test_tasks)
         if min(numbers) < 1 or max_steps < quest_length:
             raise UserError(

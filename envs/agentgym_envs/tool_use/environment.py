@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
@@ -61,18 +61,17 @@ class ToolUse(Environment[Job]):
     def __init__(
         self,
         *,
-        levels: Sequence[int] = tuple(LEVELS),
-        worlds: Sequence[str] = tuple(WORLDS),
-        test_tasks: int = 500,
-        withhold_replies: bool = False,
+        levels: Annotated[
+            Sequence[int],
+            "from 1 (one call, two or three tools) to 5 (six to eight calls in several worlds, with traps)",
+        ] = tuple(LEVELS),
+        worlds: Annotated[Sequence[str], "which of calendar, files, mail, shop and units tasks are about"] = tuple(
+            WORLDS
+        ),
+        test_tasks: Annotated[int, "tasks of the test split at most"] = 500,
+        withhold_replies: Annotated[bool, "a control: every call is answered with the same word"] = False,
     ) -> None:
-        """levels: of 1 (one call, two or three tools) to 5 (six to eight calls over several worlds, with traps).
-
-        worlds: which of calendar, files, mail, shop and units tasks are about.
-        test_tasks: the most that the test split has.
-        withhold_replies: a control: the agent gets the same word after every call, so it can know nothing.
-        Raises UserError for a value that is not allowed.
-        """
+        """Raises UserError for a value that is not allowed."""
         if not levels or any(level not in LEVELS for level in levels):
             raise UserError(f"tool_use: levels is {list(levels)}; give some of {list(LEVELS)}")
         if unknown := [world for world in worlds if world not in WORLDS]:
