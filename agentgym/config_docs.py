@@ -31,6 +31,9 @@ class Setting:
     default: str
     text: str
 
+    def as_json(self) -> dict[str, str]:
+        return {"key": self.key, "type": self.type_name, "default": self.default, "text": self.text}
+
 
 @functools.cache
 def field_docs(cls: type) -> Mapping[str, str]:

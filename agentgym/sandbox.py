@@ -375,6 +375,7 @@ class SandboxPlugin:
         that lacks the option.
     needs: Python distributions, as pip takes them: `engine>=2`.
     setup: what to do to get it, in a sentence with its commands in backticks.
+    config: import path of the dataclass whose fields are the options, so that `agentgym settings` lists them.
     """
 
     create: Callable[[SandboxOptions], SandboxBackend]
@@ -383,6 +384,7 @@ class SandboxPlugin:
     contents: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     setup: str = ""
+    config: str = ""
 
     def __call__(self, options: SandboxOptions) -> SandboxBackend:
         return self.create(options)

@@ -98,3 +98,15 @@ def test_every_setting_of_a_recipe_says_what_it_is() -> None:
         if len(field_docs(cls).get(field.name, "").split()) < 3
     }
     assert not short, "write a docstring below each of these fields: what it is, its unit, when to change it"
+
+
+def test_every_option_of_our_environments_says_what_it_is() -> None:
+    registry = PluginRegistry.discover()
+    ours = [
+        name
+        for name in registry.names("environments")
+        if registry.provider("environments", name).distribution == "agentgym"
+    ]
+    options = [(name, one) for name in ours for one in options_of(registry.environment(name))]
+    assert len(options) > 40
+    assert not [(name, one.key) for name, one in options if len(one.text.split()) < 3]

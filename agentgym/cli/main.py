@@ -77,6 +77,8 @@ def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> 
         command = load_command(name)
         if note:
             shell.warn(note)
+        if command.TAKES_OVERRIDES and (asked := _setting_asked_for(rest)):
+            command, rest = load_command("settings"), [asked]
         parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
         command.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -84,6 +86,12 @@ def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> 
         arguments = parser.parse_strictly(others)
         arguments.overrides, arguments.words = overrides, rest
         return command.run(arguments, shell)
+
+
+def _setting_asked_for(words: Sequence[str]) -> str:
+    """KEY of `--help KEY`, as in `agentgym train --help rollout`."""
+    after = words[words.index("--help") + 1 :] if "--help" in words else []
+    return after[0] if after and not after[0].startswith("-") else ""
 
 
 def _top_parser() -> Parser:

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgym.config_docs import options_of
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
-from agentgym.rollout.option_docs import option_docs
 from agentgym.rollout.tasks import drawn
 from agentgym.runs.records import pack
 from agentgym.types import Json, Task
@@ -47,7 +47,7 @@ def env_rows(registry: PluginRegistry, allowed: Sequence[str] = ()) -> list[dict
                 "requirements": getattr(factory, "requirements", ""),
                 "max_turns": getattr(factory, "max_turns", None),
                 "rewards": list(default_weights(factory)),
-                "options": [option.as_json() for option in option_docs(factory)],
+                "options": [option.as_json() for option in options_of(factory)],
             }
         except UserError as error:
             row["error"] = str(error)
@@ -80,7 +80,7 @@ def env_json(
         "version": environment.version,
         "summary": first_line(registry.environment(name)) or first_line(environment),
         "requirements": environment.requirements,
-        "options": [one.as_json() for one in option_docs(registry.environment(name))],
+        "options": [one.as_json() for one in options_of(registry.environment(name))],
         "splits": list(environment.splits),
         "max_turns": environment.max_turns,
         "has_tools": has_tools(environment),

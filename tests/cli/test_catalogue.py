@@ -15,7 +15,7 @@ def test_envs_are_listed_and_shown(cli) -> None:
     assert end.code == 0 and "counting" in end.out and "Counts up." in end.out
     assert end.out.endswith("fetched first:\n  counting  a counter\n")
     [row] = json.loads(cli("envs", "--json").out)
-    assert row["requirements"] == "a counter" and row["max_turns"] == 3 and row["options"][0]["name"] == "start"
+    assert row["requirements"] == "a counter" and row["max_turns"] == 3 and row["options"][0]["key"] == "start"
     end = cli("envs", "show", "counting", "--tasks", "2", "--env.options.start", "5")
     assert end.code == 0 and "what follows 6?" in end.out and "exact x 1" in end.out
     assert "  start: int (default 0)\n      the first number" in end.out and "needs: a counter" in end.out

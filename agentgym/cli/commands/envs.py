@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from agentgym.cli import environment_checks
+from agentgym.cli.settings import setting_lines
 from agentgym.cli.shown_tools import tool_line, tools_of
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.config import apply_overrides
+from agentgym.config_docs import Setting, options_of
 from agentgym.env import default_weights
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry, PluginStatus
 from agentgym.rollout.environments import build_environment
-from agentgym.rollout.option_docs import OptionDoc, option_docs
 from agentgym.rollout.tasks import drawn
 from agentgym.types import Json, Split, Task
 from agentgym.view.environments import env_rows, first_line, task_json
@@ -105,7 +105,7 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
     if environment.requirements:
         shell.say(f"needs: {environment.requirements}")
-    _show_options(option_docs(factory), shell)
+    _show_options(options_of(factory), shell)
     for task in tasks:
         _show_task(task, arguments.answers, shell)
         if tools := tools_of(environment, task):
@@ -150,14 +150,10 @@ def _options(overrides: list[str]) -> Mapping[str, Json]:
     return options
 
 
-def _show_options(options: Sequence[OptionDoc], shell: Shell) -> None:
+def _show_options(options: Sequence[Setting], shell: Shell) -> None:
     if options:
         shell.say(shell.paint.bold("\noptions, given as --env.options.NAME VALUE:"))
-    for option in options:
-        default = f" (default {option.default})" if option.default else " (required)"
-        shell.say(f"  {shell.paint.cyan(option.name)}: {option.values}{default}")
-        if option.text:
-            shell.say(textwrap.fill(option.text, 100, initial_indent="      ", subsequent_indent="      "))
+        shell.say("\n".join(setting_lines(options, shell)))
 
 
 def _show_task(task: Task, with_answer: bool, shell: Shell) -> None:

@@ -55,8 +55,8 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         tries: Annotated[int, "2 lets the agent answer again when its first answer is wrong"] = 1,
         answer_format: Annotated[
             AnswerFormat,
-            "boxed asks for \\boxed{} and takes nothing else, hashes a line ####; auto asks for what the source has and "
-            "takes both, `answer:` and a last number",
+            "boxed asks for \\boxed{} and takes nothing else, hashes a line ####; auto asks for what the source has, "
+            "and takes both, `answer:` and a last number",
         ] = "auto",
         tolerance: Annotated[float, "relative error at which numbers are equal"] = 0.0,
         units: Annotated[

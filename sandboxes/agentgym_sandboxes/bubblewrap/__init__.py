@@ -12,6 +12,7 @@ from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 def sandboxes() -> Mapping[str, SandboxPlugin]:
     plugin = SandboxPlugin(
         create=_create,
+        config="agentgym_sandboxes.bubblewrap.config:BubblewrapConfig",
         auto_rank=20,
         needs=("pyseccomp>=0.1.2",),
         setup="Install bubblewrap; `agentgym sandbox doctor` reports what is missing.",

@@ -12,6 +12,7 @@ from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 def sandboxes() -> Mapping[str, SandboxPlugin]:
     plugin = SandboxPlugin(
         create=_create,
+        config="agentgym_sandboxes.docker.config:DockerConfig",
         auto_rank=10,
         contents=("image", "packages"),
         needs=("docker>=7.1", "h11>=0.16"),

@@ -12,6 +12,7 @@ from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 def sandboxes() -> Mapping[str, SandboxPlugin]:
     plugin = SandboxPlugin(
         create=_create,
+        config="agentgym_sandboxes.monty.config:MontyConfig",
         auto_rank=100,
         interpreter=True,
         needs=("pydantic-monty==1.4.0",),

@@ -10,7 +10,8 @@ from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 
 @hookimpl
 def sandboxes() -> Mapping[str, SandboxPlugin]:
-    return {"unsafe_subprocess": SandboxPlugin(create=_create)}
+    config = "agentgym_sandboxes.unsafe_subprocess.config:UnsafeSubprocessConfig"
+    return {"unsafe_subprocess": SandboxPlugin(create=_create, config=config)}
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:

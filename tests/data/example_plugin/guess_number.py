@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from agentgym import Environment, Episode, EpisodeContext, Message, Reply, Reward, Split, Task, hookimpl, reward
 
@@ -23,7 +24,7 @@ class GuessNumber(Environment[Game]):
     rewards = {"success": 1.0, "few_guesses": 0.1}
     max_turns = 7
 
-    def __init__(self, *, largest: int = 100) -> None:
+    def __init__(self, *, largest: Annotated[int, "the largest number that is asked for"] = 100) -> None:
         if largest < 10:
             raise ValueError(f"guess_number: largest is {largest}; give at least 10")
         self._largest = largest
