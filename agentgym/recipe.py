@@ -105,7 +105,7 @@ class LoggingConfig:
     runs_dir: str = "runs"
     """The folder in which the folders of runs are made."""
     evals_dir: str = "evals"
-    """The folder in which `agentgym eval` saves its results."""
+    """The folder in which the folders of evaluations are made."""
     sinks: tuple[str, ...] = ("tensorboard",)
     """Plugins that get the metrics besides the run's own files: tensorboard, wandb, mlflow, trackio or your own."""
     episodes_every: int = 10

@@ -19,7 +19,7 @@ NODE_IPS = "SKYPILOT_NODE_IPS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesLauncher(Launcher):
-    """The pods of an indexed Job that has its headless Service's name, as `agentgym launch kubernetes` writes both."""
+    """The pods of an indexed Job with its headless Service's name, as the command `launch kubernetes` writes both."""
 
     job: str = ""
     """The name of the Job and its Service."""
