@@ -52,7 +52,7 @@ def look_up(key: str, registry: PluginRegistry) -> list[Group]:
     for path, _, kind in sections():
         if kind is not None and key.startswith(f"{path}."):
             name, _, leaf = key.removeprefix(f"{path}.").partition(".")
-            if ":" in key or name in {*SEAMS[kind].builtin, *registry.names(kind)}:
+            if ":" in key or name in component_names(kind, registry):
                 found = component(path, kind, key.removeprefix(f"{path}.") if ":" in key else name, registry)
                 settings = [one for one in found.settings if leaf in ("", one.key.removeprefix(f"{path}."))]
                 return [found if ":" in key else dataclasses.replace(found, key=key, settings=settings)]
@@ -70,8 +70,9 @@ def _inside(key: str, registry: PluginRegistry) -> Group | None:
         return None
     of_section = [(text, kind) for path, text, kind in sections() if path == key]
     text, kind = of_section[0] if of_section else ("", None)
-    names = {} if kind is None else dict.fromkeys([*SEAMS[kind].builtin, *registry.names(kind)])
-    more = {f"{key}.{name}": first_line(registry.component(kind, name)) for name in names if kind is not None}
+    more = {}
+    if kind is not None:
+        more = {f"{key}.{n}": first_line(registry.component(kind, n)) for n in component_names(kind, registry)}
     if key in ("env", "sandbox"):
         more = {f"{key}.{name}": "" for name in registry.names("environments" if key == "env" else "sandboxes")}
     return Group(key=key, text="" if settings[0].key == key else text, settings=settings, more=more)
@@ -94,10 +95,14 @@ def every_group(registry: PluginRegistry) -> Iterator[Group]:
         if group := _inside(key, registry):
             yield dataclasses.replace(group, more={})
     for path, _, kind in sections():
-        for name in dict.fromkeys([*SEAMS[kind].builtin, *registry.names(kind)]) if kind else ():
-            yield component(path, kind, name, registry)
+        if kind is not None:
+            yield from (component(path, kind, name, registry) for name in component_names(kind, registry))
     yield from (environment(name, registry) for name in registry.names("environments"))
     yield from (sandbox(name, registry) for name in registry.names("sandboxes"))
+
+
+def component_names(kind: ComponentKind, registry: PluginRegistry) -> list[str]:
+    return list(dict.fromkeys([*SEAMS[kind].builtin, *registry.names(kind)]))
 
 
 def component(path: str, kind: ComponentKind, name: str, registry: PluginRegistry) -> Group:

@@ -25,9 +25,11 @@ Written by `agentgym settings --markdown` from the docstrings below the fields.
 def page(registry: PluginRegistry) -> str:
     """Of what this package brings; plugins of others are left out."""
     blocks = [INTRODUCTION, *_of_recipe(registry)]
-    for title, kind, make in (("env", "environments", environment), ("sandbox", "sandboxes", sandbox)):
-        for name in _ours(kind, registry):
-            blocks.append(f"## `{title}.options` of `{name}`\n\n{_table(make(name, registry).settings)}")
+    groups = [environment(name, registry) for name in _ours("environments", registry)]
+    groups += [sandbox(name, registry) for name in _ours("sandboxes", registry)]
+    for group in groups:
+        section, _, name = group.key.partition(".")
+        blocks.append(f"## `{section}.options` of `{name}`\n\n{_table(group.settings)}")
     return "\n".join(block for block in blocks if block)
 
 

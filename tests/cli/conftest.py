@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import pytest
 
@@ -178,8 +178,7 @@ class Counting(Environment):
     max_turns = 3
     requirements = "a counter"
 
-    def __init__(self, *, start: int = 0) -> None:
-        """start: the first number."""
+    def __init__(self, *, start: Annotated[int, "the first number"] = 0) -> None:
         self._start = start
 
     def tasks(self, split, seed=0) -> Iterable[Task]:
