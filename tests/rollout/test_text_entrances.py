@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 import pytest
+from characters import CharacterTokenizer, SpeakingGenerator
 from fast_clock import run_fast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,6 @@ from agentgym.serve.responses import Responses
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Episode, Message, Outcome, Task
-from tests.rollout.conftest import CharacterTokenizer, SpeakingGenerator
 
 texts = st.text(st.sampled_from('\ud83d\ude00\udcffaé😀"\\ '), min_size=1, max_size=5)
 CONFIG = RolloutConfig(max_turn_tokens=500, max_episode_tokens=20_000, max_retries=0, cut_turns="score")

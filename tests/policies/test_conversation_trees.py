@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from characters import CharacterTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from agentgym.rl.samples import episode_samples
 from agentgym.rollout.config import RolloutConfig
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Message, Task, VersionSpan
-from tests.rollout.conftest import CharacterTokenizer
 
 THOUSANDS = int(os.environ.get("AGENTGYM_THOUSANDS_OF_TREES", "1"))  # all were sound when ten were tried
 ALIAS = 0x110000  # an id above it is another one for the same character
