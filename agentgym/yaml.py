@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
 
 LINE_BREAKS = "\x85\u2028\u2029"
 _PLAIN_TAGS = ("timestamp", "value", "merge")  # of YAML 1.1: scalars like 2026-01-01, = and << are strings
+
+
+def flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """The fields of a config by dotted key; an empty section counts as a field."""
+    found: dict[str, object] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def value_at(config: Mapping[str, object], key: str) -> object:
+    """A field of a config by its dotted key; None where there is none."""
+    value: object = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def read_yaml(path: str | Path) -> dict[str, object]:

@@ -19,6 +19,7 @@ from agentgym.recipe import Recipe
 from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
+from agentgym.yaml import value_at
 
 if TYPE_CHECKING:
     from agentgym.evals.compare import Saved
@@ -99,7 +100,7 @@ def training_seed(side: Side) -> int | None:
     if side.config_of is None:
         return None
     config = RunFolder.open(side.config_of).load_config()
-    seed = _field(config, "sft.seed" if "sft" in config else "loop.seed")
+    seed = value_at(config, "sft.seed" if "sft" in config else "loop.seed")
     return seed if isinstance(seed, int) else None
 
 
@@ -195,9 +196,9 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
         if not (folder.path / "config.yaml").is_file():  # its process ended at once
             continue
         config, record = folder.load_config(), read_record(folder, policy.step)
-        same = _plays_the_same(config, wanted) and _field(config, "model.path") == policy.path
+        same = _plays_the_same(config, wanted) and value_at(config, "model.path") == policy.path
         if served:  # the same name is another policy at another server
-            same = same and all(_field(config, key) == _field(wanted, key) for key in ASKED)
+            same = same and all(value_at(config, key) == value_at(wanted, key) for key in ASKED)
         if same and record and (model is None or record.get("weights") == weights_mark(model)):
             yield folder
     if policy.run_dir is not None:
@@ -216,11 +217,4 @@ def _num_tasks(folder: RunFolder, step: int) -> object:
 
 def _plays_the_same(config: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
     config = {"agent": {"name": "chat"}, **config}  # of a version without other agents
-    return all(_field(config, key) == _field(wanted, key) for key in PLAYED)
-
-
-def _field(config: Mapping[str, object], key: str) -> object:
-    value: object = config
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+    return all(value_at(config, key) == value_at(wanted, key) for key in PLAYED)

@@ -13,6 +13,7 @@ from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
+from agentgym.yaml import flat, value_at
 
 NUM_NAMED = 3  # tasks that a message names
 NOT_COMPARED = ("model.path", "model.random_weights", "logging.", "policy.base_url", "policy.api_key_env",
@@ -48,8 +49,7 @@ class Saved:
     @property
     def is_trained(self) -> bool:
         """Whether a run made the weights: otherwise the config's training settings say nothing about them."""
-        model = self.folder.load_config().get("model")
-        path = str(model.get("path")) if isinstance(model, Mapping) else ""
+        path = str(value_at(self.folder.load_config(), "model.path"))
         return not self.folder.only_evaluates or CHECKPOINT.search(path) is not None
 
     @classmethod
@@ -174,7 +174,7 @@ def config_differences(
 
     trained: whether runs made the weights of both; otherwise only fields that decide what is played are compared.
     """
-    a, b = _flat(first), _flat(second)
+    a, b = flat(first), flat(second)
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key) and not key.startswith(NOT_COMPARED)]
     keys = [key for key in keys if trained or key.startswith(PLAYED)]
     return [(key, str(a.get(key, "-")), str(b.get(key, "-"))) for key in keys]
@@ -192,13 +192,3 @@ def _pairs(first: Mapping[int, Play], second: Mapping[int, Play]) -> tuple[list[
 def _some(tasks: Sequence[str]) -> str:
     more = ", ..." if len(tasks) > NUM_NAMED else ""
     return f" ({', '.join(tasks[:NUM_NAMED])}{more})" if tasks else ""
-
-
-def _flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

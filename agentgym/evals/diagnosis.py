@@ -13,7 +13,8 @@ from agentgym.evals.symptoms import ENDED, TRUNCATED, Facts, find_symptoms, grad
 from agentgym.findings import Finding
 from agentgym.runs.curve import HELD_OUT_LOSS, LOSS, REWARD, SUCCESS
 from agentgym.runs.evaluations import read_record
-from agentgym.runs.folder import MetricsRow, RunFolder, RunStatus
+from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.metrics import MetricsRow
 from agentgym.types import Json
 
 Verdict: TypeAlias = Literal["learning", "unlearning", "no_change", "too_early", "ended"]

@@ -10,7 +10,8 @@ from typing import TypeAlias
 from agentgym.evals.remedies import REMEDIES
 from agentgym.findings import Finding, Severity
 from agentgym.runs.curve import REWARD, SUCCESS
-from agentgym.runs.folder import MetricsRow
+from agentgym.runs.metrics import MetricsRow
+from agentgym.yaml import flat
 
 RECENT = 10  # steps that a finding looks at, or half of a shorter run
 FIRST = 5  # steps that it compares them with
@@ -67,7 +68,7 @@ class Facts:
 
     @classmethod
     def of(cls, rows: Sequence[MetricsRow], config: Mapping[str, object], ended: str) -> Facts:
-        return cls(rows=rows, config=dict(_flat(config)), ended=ended)
+        return cls(rows=rows, config=flat(config), ended=ended)
 
     @property
     def recent_rows(self) -> Sequence[MetricsRow]:
@@ -334,11 +335,3 @@ def grade(value: float, bounds: tuple[float, float]) -> Severity:
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
-
-
-def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

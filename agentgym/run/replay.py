@@ -22,7 +22,8 @@ from agentgym.run.credit import find_teacher, make_credit
 from agentgym.run.hosts import runtime_of
 from agentgym.run.metrics import loop_metrics, rollout_metrics
 from agentgym.runs.checkpoints import load_position
-from agentgym.runs.folder import MetricsRow, RunFolder
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.records import restore_groups
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import Start, start_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError, nearest, pip_install
 from agentgym.runs.files import writing
-from agentgym.runs.folder import MetricsRow
+from agentgym.runs.metrics import MetricsRow
 
 REWARD, SUCCESS, HELD_OUT = "rollout/reward_mean", "rollout/success_mean", "eval/success"
 LOSS, HELD_OUT_LOSS = "sft/loss", "sft/held_out_loss"  # of supervised fine-tuning

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentgym.runs.files import append_line, dump_line, read_json, read_json_lines, write_whole, writing
-from agentgym.runs.folder import MetricsRow, RunFolder
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved
 from agentgym.types import Episode, Json, Outcome
 

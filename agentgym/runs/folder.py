@@ -47,6 +47,7 @@ from agentgym.runs.files import (
     writing,
 )
 from agentgym.runs.lock import is_locked, moved_error, place_now, take_lock
+from agentgym.runs.metrics import MetricsLog, MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, Group, Json
@@ -72,15 +73,6 @@ class StatusRecord:
     status: RunStatus
     reason: str
     time: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsRow:
-    """One step's metrics. time: seconds since the epoch."""
-
-    step: int
-    time: float
-    metrics: dict[str, float]
 
 
 class RunFolder:
@@ -257,21 +249,7 @@ class RunFolder:
 
     def read_metrics(self) -> list[MetricsRow]:
         """One row a step, in order. Where a resumed run repeated steps, the later rows count."""
-        path = self.path / "metrics.jsonl"
-        rows: list[MetricsRow] = []
-        for record in read_json_lines(path) if path.is_file() else ():
-            step, when = record.pop("step", None), record.pop("time", None)
-            if not isinstance(step, int) or not isinstance(when, (int, float)):
-                continue
-            while rows and rows[-1].step >= step:
-                rows.pop()
-            values = {
-                key: math.nan if value is None else float(value)
-                for key, value in record.items()
-                if value is None or isinstance(value, (int, float))
-            }
-            rows.append(MetricsRow(step=step, time=float(when), metrics=values))
-        return rows
+        return MetricsLog(self.path / "metrics.jsonl").read()
 
     # episodes
 

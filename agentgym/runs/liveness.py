@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from agentgym.runs.folder import MetricsRow, RunStatus, StatusRecord
+from agentgym.runs.folder import RunStatus, StatusRecord
 from agentgym.runs.heartbeat import BEAT_BYTES, IDLE, place
+from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.report import duration
 
 QUIET_S = 60.0  # that nothing has ended for so long is worth a word

@@ -31,7 +31,7 @@ from agentgym.view.journal import events_json, log_json
 from agentgym.view.live import live
 from agentgym.view.plays import Plays
 from agentgym.view.problems import Problem
-from agentgym.view.query import group_json, search
+from agentgym.view.query import group_json, search, whole
 from agentgym.view.reports import report_json, reports_json
 from agentgym.view.roots import Roots
 from agentgym.view.run import Run
@@ -95,21 +95,21 @@ class View:
 
     def curves(self, request: Request) -> Any:
         keys = [key for key in request.query_params.get("keys", "").split(",") if key]
-        return curves_json(self._asked(request), keys, _number(request, "max", MAX_POINTS, 2, 100_000))
+        return curves_json(self._asked(request), keys, whole(request.query_params, "max", MAX_POINTS, 2, 100_000))
 
     def lanes(self, request: Request) -> Any:
-        first = _number(request, "from", 0, 0, 10**9)
-        return lanes_json(self._asked(request), first, _number(request, "to", first + 200, 0, 10**9))
+        first = whole(request.query_params, "from", 0, 0, 10**9)
+        return lanes_json(self._asked(request), first, whole(request.query_params, "to", first + 200, 0, 10**9))
 
     def time(self, request: Request) -> Any:
-        return time_json(self._asked(request), _number(request, "max", 400, 2, 100_000))
+        return time_json(self._asked(request), whole(request.query_params, "max", 400, 2, 100_000))
 
     def events(self, request: Request) -> Any:
-        return events_json(self._asked(request), _number(request, "tail", 200, 1, 10_000))
+        return events_json(self._asked(request), whole(request.query_params, "tail", 200, 1, 10_000))
 
     def log(self, request: Request) -> Any:
         name = request.path_params["name"]
-        return log_json(self._asked(request), name, _number(request, "tail", 200, 1, 10_000))
+        return log_json(self._asked(request), name, whole(request.query_params, "tail", 200, 1, 10_000))
 
     def episodes(self, request: Request) -> Any:
         return search(self._asked(request).episodes.read(), request.query_params.multi_items())
@@ -284,13 +284,6 @@ def _given(request: Request, name: str) -> str:
     if value := request.query_params.get(name):
         return value
     raise Problem("invalid", f"give the parameter {name!r}")
-
-
-def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
-    value = request.query_params.get(name, str(default))
-    if not value.isdecimal() or not low <= int(value[:20]) <= high:
-        raise Problem("invalid", f"{name} is {value[:50]!r}; give a whole number from {low} to {high}")
-    return int(value)
 
 
 def _index(view: View, page: Path, request: Request) -> Response:

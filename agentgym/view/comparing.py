@@ -111,9 +111,8 @@ def _sentence(found: Comparison, a: str, b: str) -> str:
 
 def _keys(table: Table, step: int) -> dict[str, str]:
     """The keys of an evaluation's episodes, by id."""
-    part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
     ids = table.columns["episode_id"]
-    return {ids[number]: table.key(number) for number in range(part.first, part.first + part.count)}
+    return {ids[number]: table.key(number) for number in table.part("eval", step).rows}
 
 
 def _task(one: TaskPair, a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, Any]:

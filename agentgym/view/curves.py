@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from agentgym.evals.statistics import success_interval
-from agentgym.runs.folder import MetricsRow
+from agentgym.runs.metrics import MetricsRow
 from agentgym.view.evaluations import evaluations
 from agentgym.view.problems import Problem
 from agentgym.view.run import Run
@@ -94,7 +94,7 @@ def lanes_json(run: Run, first: int, last: int) -> dict[str, Any]:
 def _groups(table: Table, part: Part) -> list[dict[str, Any]]:
     columns = table.columns
     found: dict[int, list[int]] = {}
-    for row in range(part.first, part.first + part.count):
+    for row in part.rows:
         found.setdefault(columns["group"][row], []).append(row)
     shown = []
     for group, rows in found.items():
@@ -190,7 +190,7 @@ def _success(run: Run) -> dict[str, Any] | None:
 def _success_of(table: Table, part: Part) -> tuple[float | None, float | None, int | None]:
     columns = table.columns
     groups: dict[int, list[float]] = {}
-    for row in range(part.first, part.first + part.count):
+    for row in part.rows:
         if columns["outcome"][row] != "infra_error":
             groups.setdefault(columns["group"][row], []).append(float(columns["success"][row]))
     if not groups:

@@ -42,10 +42,9 @@ def evaluations(run: Run) -> list[dict[str, Any]]:
 
 def scores_of(table: Table, step: int) -> Scores:
     """Success by task; None for an episode that infrastructure broke."""
-    part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
     scores: Scores = {}
     columns = table.columns
-    for row in range(part.first, part.first + part.count):
+    for row in table.part("eval", step).rows:
         counted = columns["outcome"][row] != "infra_error"
         scores.setdefault(columns["task_id"][row], []).append(float(columns["success"][row]) if counted else None)
     return scores
@@ -53,8 +52,7 @@ def scores_of(table: Table, step: int) -> Scores:
 
 def _num_cut(table: Table, step: int) -> int:
     """Episodes that a limit of wall time ended, which are not counted."""
-    part = next(part for part in table.parts if (part.source, part.step) == ("eval", step))
-    return table.columns["error"][part.first : part.first + part.count].count(CUT)
+    return sum(table.columns["error"][row] == CUT for row in table.part("eval", step).rows)
 
 
 def difference_json(difference: PairedDifference) -> dict[str, Any]:

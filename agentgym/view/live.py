@@ -8,62 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from dataclasses import asdict
+from typing import Any
 
 from agentgym.runs.liveness import Liveness
+from agentgym.runs.metrics import Tail, parse_row
 from agentgym.runs.steering import Steering, as_json
-from agentgym.view.metrics import parse_row
 from agentgym.view.run import Run
 from agentgym.view.summary import processes
 
 POLL_S = 1.0
 BEAT_S = 10.0
-MAX_READ = 2**22
-
-
-@dataclass(slots=True)
-class Tail:
-    """The end of a file that grows. offset: bytes of whole lines that were read."""
-
-    path: Path
-    offset: int = 0
-    _inode: int = 0
-
-    def lines(self) -> tuple[list[bytes], bool]:
-        """Whole new lines, and whether another file took the place of the one that was read before."""
-        try:
-            with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                replaced = self._is_replaced(file, found)
-                self.offset, self._inode = 0 if replaced else self.offset, found.st_ino
-                file.seek(self.offset)
-                data = file.read(MAX_READ)
-        except OSError:
-            return [], False
-        whole = data[: data.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return whole.splitlines(), replaced
-
-    def skip(self) -> None:
-        """Skips to the end of the last whole line."""
-        try:
-            data, self._inode = self.path.read_bytes(), self.path.stat().st_ino
-        except OSError:
-            return
-        self.offset = data.rfind(b"\n") + 1
-
-    def _is_replaced(self, file: BinaryIO, found: os.stat_result) -> bool:
-        """Also where a client gives an offset that is not the end of a line."""
-        if not self.offset:
-            return False
-        if self._inode and self._inode != found.st_ino:
-            return True
-        file.seek(self.offset - 1)
-        return file.read(1) != b"\n"
 
 
 async def live(

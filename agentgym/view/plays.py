@@ -17,6 +17,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.view.environments import MAX_TASKS, build, env_json, env_rows, find_task
 from agentgym.view.play import IDLE_S, Play, read_turn
 from agentgym.view.problems import Problem
+from agentgym.view.query import whole
 
 MAX_PLAYS = 4
 KEPT = 32  # plays that ended
@@ -51,9 +52,7 @@ class Plays:
 
     def env(self, request: Request) -> Any:
         asked = request.query_params
-        count, offset = (_whole(asked.get(name), default) for name, default in (("n", 20), ("offset", 0)))
-        if count > MAX_TASKS or offset > 100_000:
-            raise Problem("invalid", f"n may be {MAX_TASKS} at most, offset 100000")
+        count, offset = whole(asked, "n", 20, 0, MAX_TASKS), whole(asked, "offset", 0, 0, 100_000)
         name = request.path_params["name"]
         environment = build(self.registry, self._allowed, name, {})
         return env_json(self.registry, environment, name, split=asked.get("split", "test"), count=count, offset=offset)
@@ -166,11 +165,3 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-
-
-def _whole(value: str | None, default: int) -> int:
-    if value is None:
-        return default
-    if not value.isdecimal() or len(value) > 9:
-        raise Problem("invalid", f"{value[:50]!r} is not a whole number")
-    return int(value)

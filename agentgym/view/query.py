@@ -35,8 +35,8 @@ def search(table: Table, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
     numbers = _of_source(table, source)
     facets = _facets(table, numbers)
     matched = matching(table, source, [(name, value) for name, value in asked if name not in PAGING])
-    offset = _whole(single, "offset", 0, 0, 10**9)
-    limit = _whole(single, "limit", LIMIT, 1, MAX_LIMIT)
+    offset = whole(single, "offset", 0, 0, 10**9)
+    limit = whole(single, "limit", LIMIT, 1, MAX_LIMIT)
     if sort := single.get("sort", ""):
         matched = _sorted(table, matched, sort.split(","))
     return {
@@ -159,22 +159,19 @@ def _figure(name: str, value: str) -> float:
         raise Problem("invalid", f"{name} is {value[:50]!r}; give a number") from None
 
 
-def _whole(asked: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+def whole(asked: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A number among a request's parameters. Raises Problem."""
     value = asked.get(name, "")
     if not value:
         return default
-    if not value.isdecimal() or not low <= int(value) <= high:
+    if not value.isdecimal() or not low <= int(value[:20]) <= high:
         raise Problem("invalid", f"{name} is {value[:50]!r}; give a whole number from {low} to {high}")
     return int(value)
 
 
 def group_of(table: Table, source: str, step: int, group: int) -> list[int]:
     """The rows of one group. Raises Problem."""
-    part = next((one for one in table.parts if (one.source, one.step) == (source, step)), None)
-    if part is None:
-        raise Problem.unknown("step", f"{source}-{step}", (f"{one.source}-{one.step}" for one in table.parts))
-    numbers = range(part.first, part.first + part.count)
-    found = [number for number in numbers if table.columns["group"][number] == group]
+    found = [number for number in table.part(source, step).rows if table.columns["group"][number] == group]
     if not found:
         raise Problem("not_found", f"no group {group} in {source}-{step}")
     return found
@@ -191,8 +188,7 @@ def group_json(table: Table, source: str, step: int, group: int) -> dict[str, An
         messages: Any = unpack(record["episode"].get("messages") or [])
         said = [one for one in messages if one.get("role") == "assistant"]
         finals[key] = str(said[-1].get("content") or "")[:MAX_FINAL] if said else ""
-    part = table.find(table.key(numbers[0]))[0]
-    groups = sorted(set(table.columns["group"][part.first : part.first + part.count]))
+    groups = sorted({table.columns["group"][number] for number in table.part(source, step).rows})
     place = groups.index(group)
     return {
         "source": source,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from agentgym.runs.decoder import Decode, find_decoder
 from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.liveness import last_change
-from agentgym.view.metrics import MetricsLog
+from agentgym.runs.metrics import MetricsLog
 from agentgym.view.roots import Root, RunLocation, inside
 from agentgym.view.table import Tables
-from agentgym.yaml import read_yaml
+from agentgym.yaml import read_yaml, value_at
 
 MAX_JSON = 64 * 2**20
 
@@ -66,9 +66,7 @@ class Run:
 
     def field(self, key: str, default: Any = None) -> Any:
         """A field of the config by its dotted key."""
-        value: Any = self.config()
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
+        value = value_at(self.config(), key)
         return default if value is None else value
 
     @property

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agentgym.runs.folder import MetricsRow, RunStatus
+from agentgym.runs.folder import RunStatus
 from agentgym.runs.liveness import Liveness, liveness
+from agentgym.runs.metrics import MetricsRow
 from agentgym.view.diagnosed import diagnosis
 from agentgym.view.evaluations import evaluations
 from agentgym.view.run import Run
 from agentgym.view.steering import steering
+from agentgym.yaml import flat
 
 PHASES = ("generate", "sandbox", "train", "reference", "publish")
 SPARK = 60
@@ -142,17 +144,7 @@ def _spark(rows: Sequence[MetricsRow]) -> list[float]:
 
 def _config(run: Run) -> dict[str, dict[str, Any]]:
     sources = run.json("config.sources.json")
-    flat: dict[str, Any] = {}
-
-    def visit(value: Any, key: str) -> None:
-        if isinstance(value, Mapping) and value:
-            for name, inner in value.items():
-                visit(inner, f"{key}.{name}" if key else str(name))
-        else:
-            flat[key] = value
-
-    visit(run.config(), "")
-    return {key: {"value": value, "source": sources.get(key)} for key, value in flat.items() if key}
+    return {key: {"value": value, "source": sources.get(key)} for key, value in flat(run.config()).items()}
 
 
 def _finite(row: MetricsRow, key: str) -> float:

@@ -44,6 +44,11 @@ class Part:
     def count(self) -> int:
         return len(self.index.locations)
 
+    @property
+    def rows(self) -> range:
+        """Its rows in the table."""
+        return range(self.first, self.first + self.count)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -60,17 +65,24 @@ class Table:
         columns = self.columns
         return f"{columns['source'][row]}-{columns['step'][row]}-{columns['n'][row]}"
 
+    def part(self, source: str, step: int) -> Part:
+        """The episodes of one step. Raises Problem."""
+        for one in self.parts:
+            if (one.source, one.step) == (source, step):
+                return one
+        raise Problem.unknown("step", f"{source}-{step}", (f"{one.source}-{one.step}" for one in self.parts))
+
     def find(self, key: str) -> tuple[Part, int]:
         """The part and the row of an episode. Raises Problem."""
         match = _KEY.fullmatch(key)
         if match is None:
             raise Problem("invalid", f"{key[:100]!r} does not name an episode; names are like train-12-3 and eval-20-1")
-        source, step, number = match[1], int(match[2]), int(match[3])
-        part = next((one for one in self.parts if (one.source, one.step) == (source, step)), None)
-        if part is None:
-            raise Problem.unknown("step", f"{source}-{step}", (f"{one.source}-{one.step}" for one in self.parts))
+        source, number = match[1], int(match[3])
+        part = self.part(source, int(match[2]))
         if not 1 <= number <= part.count:
-            raise Problem("not_found", f"no episode {key!r}: this step has 1 to {part.count}", f"{source}-{step}-1")
+            raise Problem(
+                "not_found", f"no episode {key!r}: this step has 1 to {part.count}", f"{source}-{part.step}-1"
+            )
         return part, part.first + number - 1
 
     def read(self, key: str) -> tuple[int, dict[str, Any]]:

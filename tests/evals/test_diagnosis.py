@@ -17,7 +17,8 @@ import pytest
 from agentgym.evals.diagnosis import Diagnosis, Evaluation, diagnose, diagnose_figures
 from agentgym.evals.play import EvalResult, EvalSetup
 from agentgym.evals.remedies import REMEDIES
-from agentgym.runs.folder import MetricsRow, RunFolder, RunStatus
+from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.metrics import MetricsRow
 
 RUNS = json.loads((Path(__file__).parent.parent / "data" / "diagnosed_runs.json").read_text())
 

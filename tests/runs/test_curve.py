@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.runs import curve
-from agentgym.runs.folder import MetricsRow
+from agentgym.runs.metrics import MetricsRow
 
 ROWS = [
     MetricsRow(

@@ -87,7 +87,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
             return 0
         [((first, second), differs)] = played
         found = compare(first, second)
-        configs = config_differences(first.folder.load_config(), second.folder.load_config(), trained=True)
+        trained = first.is_trained and second.is_trained
+        configs = config_differences(first.folder.load_config(), second.folder.load_config(), trained=trained)
         if arguments.json:
             shell.say(json.dumps(_as_json(first, second, found, configs, differs)))
         else:
