@@ -77,9 +77,14 @@ async def test_tau_bench_verdicts_are_those_of_its_own_environment(play) -> None
     sys.modules["tau_bench.envs.user"] = customer
     base, types = environment._package.modules("envs.base", "types")
 
+    class Theirs(base.Env):  # type: ignore[misc,name-defined]
+        """Without its customer, which is a model."""
+
+        def __init__(self) -> None:
+            self.data_load_func, self.tools_map, self.terminate_tools = data.load_data, environment._domain.tools, []
+
     def reward(case: Case, calls: list[NamedCall], said: str) -> float:
-        theirs = object.__new__(base.Env)
-        theirs.data_load_func, theirs.tools_map, theirs.terminate_tools = data.load_data, environment._domain.tools, []
+        theirs = Theirs()
         actions = [types.Action(name=name, kwargs=given) for name, given in case.actions]
         theirs.task = types.Task(user_id="", actions=actions, instruction="", outputs=list(case.outputs))
         theirs.data, theirs.actions = data.load_data(), []

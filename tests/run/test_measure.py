@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from bare_gym import bare_gym
 
 from agentgym.env import Environment
 from agentgym.recipe import EvalConfig, Recipe
-from agentgym.rollout.activity import Activity
 from agentgym.run.measure import measure
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Episode, Outcome, Stop, Task
@@ -46,7 +45,7 @@ def test_every_evaluation_says_loudly_what_the_machine_cut_and_how_to_raise_the_
 ) -> None:
     recorder = lab.reporter()
     recipe = Recipe(eval=EvalConfig(tasks=4, samples_per_task=1, scores_cuts=scores_cuts))
-    gym = SimpleNamespace(recipe=recipe, environment=Counting(), activity=Activity(), backend=None)
+    gym = bare_gym(Counting(), recipe)
     with RunFolder.create(tmp_path, "one") as folder:
         result = asyncio.run(measure(gym, SlowPlayer(), folder, recorder, step=3, name="step-000003"))
     said = [note for note in recorder.notes if note.startswith("CUT BY TIME: 2 of 4 episodes of step-000003")]

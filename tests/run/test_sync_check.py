@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from bare_gym import bare_gym
 
+from agentgym.env import Environment
 from agentgym.errors import InfraError
+from agentgym.hooks import PluginRegistry
+from agentgym.models.tiny import policy_path
+from agentgym.recipe import ModelConfig
 from agentgym.rollout.config import RolloutConfig
-from agentgym.run import sync_check
-from agentgym.types import Completion, FinishReason, GenerateRequest, Sample, VersionSpan
-
-PROMPT = (1, 2, 3)
+from agentgym.run.gym import open_renderer
+from agentgym.run.sync_check import check_sync
+from agentgym.types import Completion, FinishReason, GenerateRequest, Sample, Task, VersionSpan
 
 
 def completion(*logprobs: float, version: int = 4) -> Completion:
@@ -26,6 +29,7 @@ class Replicas:
         self.answers, self.fails = answers, fails
 
     async def generate_everywhere(self, request: GenerateRequest) -> list[Completion]:
+        assert request.sampling.temperature == 0.7, "that of the recipe"
         if self.fails:
             raise InfraError("one died")
         return list(self.answers)
@@ -34,22 +38,32 @@ class Replicas:
         return completion(-1.0, -2.5)
 
 
+class OneTask(Environment[None]):
+    name = "one_task"
+
+    def tasks(self, split: str, seed: int = 0) -> Any:
+        yield Task(task_id="1", prompt=({"role": "user", "content": "?"},), split=split)
+
+
 class Trainer:
-    """Its log-probabilities are -1, -2, ... of every sequence."""
+    """Its log-probabilities are -1, -2, ... of every sequence that follows a prompt."""
+
+    def __init__(self, prompt_ids: tuple[int, ...]) -> None:
+        self.prompt_ids = prompt_ids
 
     async def call(self, method: object, samples: list[Sample]) -> list[list[float]]:
-        return [[0.0] * len(PROMPT) + [-1.0 - n for n in range(len(s.token_ids) - len(PROMPT))] for s in samples]
+        length = len(self.prompt_ids)
+        assert all(sample.token_ids[:length] == self.prompt_ids for sample in samples)
+        return [[0.0] * length + [-1.0 - n for n in range(len(sample.token_ids) - length)] for sample in samples]
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sync_check, "held_out_tasks", lambda environment, count: [SimpleNamespace(prompt=[])])
-    gym = SimpleNamespace(environment=None, renderer=SimpleNamespace(prompt=lambda prompt: PROMPT))
+def check() -> Any:
+    gym = bare_gym(OneTask(), chat=open_renderer(ModelConfig(), policy_path(), PluginRegistry([])))
+    trainer: Any = Trainer(gym.renderer.prompt(({"role": "user", "content": "?"},)))
 
-    async def run(replicas: Replicas) -> dict[str, float]:
-        return await sync_check.check_sync(
-            cast(Any, gym), cast(Any, replicas), cast(Any, Trainer()), RolloutConfig(), 4
-        )
+    async def run(replicas: Any) -> dict[str, float]:
+        return await check_sync(gym, replicas, trainer, RolloutConfig(temperature=0.7), 4)
 
     return run
 
