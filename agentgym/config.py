@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -119,43 +119,67 @@ def _forget_other_component(mapping: dict[str, object], section: list[str], name
         place.clear()
 
 
-def build(cls: type[T], mapping: Mapping[str, object], where: str = "recipe", find_component: Finder = find) -> T:
+def build(
+    cls: type[T],
+    mapping: Mapping[str, object],
+    where: str = "recipe",
+    find_component: Finder = find,
+    unused: Collection[str] = (),
+) -> T:
     """An object of a config dataclass from plain values, nested dataclasses and all.
 
     Strict: unknown keys (all are named at once), a missing one or a value of another type raise UserError, as does a
     ValueError of a `__post_init__`. An int is taken for a float, a list for a tuple, nothing else. where: what the
     errors call the source, for example the file. find_component: knows ours and import paths unless another is given.
+    unused: fields of the class that no error suggests.
     """
-    return _Builder(cls, where, find_component).build_root(cls, mapping)
+    return _Builder(cls, where, find_component, unused).build_root(cls, mapping)
 
 
 def to_mapping(config: object) -> dict[str, object]:
-    """A config dataclass as plain values (dict, list, str, numbers); `build` makes it again."""
+    """A config dataclass as plain values (dict, list, str, numbers); `build` makes it again.
+
+    Fields that the object itself names in `unused`, because they mean nothing beside its others, are left out.
+    """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise TypeError(f"{config!r} is not an object of a dataclass")
     mapping: dict[str, object] = {}
     for field in dataclasses.fields(config):
+        if field.name in getattr(config, "unused", ()):
+            continue
         value, kind = getattr(config, field.name), kind_of(field)
         mapping[field.name] = {"name": name_of(kind, value)} | to_mapping(value) if kind else _plain(value)
     return mapping
 
 
-def describe(cls: type, prefix: str = "") -> Iterator[Setting]:
-    """Every setting of a config dataclass and of those inside it, in the order of their definition."""
+def describe(cls: type, prefix: str = "", defaults: Mapping[str, object] = {}) -> Iterator[Setting]:
+    """Every setting of a config dataclass and of those inside it, in the order of their definition.
+
+    defaults: by dotted key, in place of the class's own; of a component its name.
+    """
     hints, docs = field_types(cls), field_docs(cls)
     for field in dataclasses.fields(cls):
         hint, key, kind, text = hints[field.name], f"{prefix}{field.name}", kind_of(field), docs.get(field.name, "")
         if kind is not None:
-            default, names = _default_of(field), ", ".join(SEAMS[kind].builtin)
+            name, names = defaults.get(f"{key}.name"), ", ".join(SEAMS[kind].builtin)
+            default = find(kind, str(name))() if name else _default_of(field)
             named = f"one of {names}, or package.module:Name"
             yield Setting(key=f"{key}.name", type_name=named, default=name_of(kind, default), text=text)
-            yield from describe(type(default), f"{key}.")
-        elif dataclasses.is_dataclass(hint):
-            yield from describe(typing.cast(type, hint), f"{key}.")
+            yield from describe(type(default), f"{key}.", defaults)
+        elif section := section_of(hint):
+            yield from describe(section, f"{key}.", defaults)
         else:
-            default = _default_of(field)
+            default = defaults.get(key, _default_of(field))
             shown = "" if default is dataclasses.MISSING else dump_inline(_plain(default))
             yield Setting(key=key, type_name=type_name(hint), default=shown, text=text)
+
+
+def section_of(hint: object) -> type | None:
+    """The dataclass of a field that is a section, whether or not it must be there."""
+    for one in (hint, *typing.get_args(hint)) if isinstance(hint, types.UnionType) else (hint,):
+        if isinstance(one, type) and dataclasses.is_dataclass(one):
+            return one
+    return None
 
 
 def _default_of(field: dataclasses.Field[object]) -> object:
@@ -178,8 +202,9 @@ class _Unknown:
 class _Builder:
     """Holds what every part of one `build` needs: the root class, the source's name, where components are found."""
 
-    def __init__(self, root: type, where: str, find_component: Finder) -> None:
+    def __init__(self, root: type, where: str, find_component: Finder, unused: Collection[str]) -> None:
         self.root = root
+        self.unused = unused
         self.where = where
         self.find_component = find_component
         self.unknown: list[_Unknown] = []
@@ -198,7 +223,8 @@ class _Builder:
         if not isinstance(mapping, Mapping):
             raise self.error(path, f"is a section with fields of its own, but it is given {_shown(mapping)}")
         hints = field_types(cls)
-        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+        unused = () if path else self.unused
+        fields = {field.name: field for field in dataclasses.fields(cls) if field.init and field.name not in unused}
         for key in mapping:
             if key not in fields:
                 self.unknown.append(self.not_a_field(str(key), list(fields), path, chosen))
@@ -312,7 +338,8 @@ class _Builder:
     def not_a_field(self, key: str, fields: Sequence[str], path: str, chosen: str) -> _Unknown:
         full = _join(path, key)
         guess, _, available = nearest(key, [*fields, "name"] if chosen else fields).partition(" Available:")
-        elsewhere = [info.key for info in describe(self.root) if info.key.endswith(f".{key}") and info.key != full]
+        known = [info.key for info in describe(self.root) if info.key.partition(".")[0] not in self.unused]
+        elsewhere = [other for other in known if other.endswith(f".{key}") and other != full]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
             guess = f" Did you mean {' or '.join(map(repr, elsewhere))}?"
         elif path:

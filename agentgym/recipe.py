@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, cast
 
 from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import Launcher
 from agentgym.agents import Agent
 from agentgym.components import SEAMS, ComponentKind, component, find
-from agentgym.config import build, origin
+from agentgym.config import build, describe, origin
+from agentgym.config_docs import Setting
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
@@ -18,16 +19,23 @@ from agentgym.policies.outside.config import PolicyConfig
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.losses import Loss
+from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.tasks import TaskSampler
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.types import Json
 from agentgym.weights.config import WeightsConfig
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-R = TypeVar("R", bound="DataclassInstance")
+Command: TypeAlias = Literal["train", "sft"]
+"""The command that runs a recipe: `agentgym train`, or `agentgym sft` where it has the section `sft`."""
+UNUSED: Mapping[Command, tuple[str, ...]] = {"train": ("sft",), "sft": ("policy", "loop", "task_sampler", "advantage")}
+"""Sections that mean nothing to a command."""
+_ADVICE: Mapping[Command, str] = {
+    "train": "supervised fine-tuning: use `agentgym sft`",
+    "sft": "reinforcement learning: give it to `agentgym train`, and leave it out of `agentgym sft`",
+}
+_DEFAULTS: Mapping[Command, Mapping[str, str]] = {"train": {}, "sft": {"env.name": "", "loss.name": "cross_entropy"}}
+"""By dotted key, where they are not those of the sections: fine-tuning plays nothing unless it is told what."""
 MOVED: Mapping[str, str] = {
     "grpo.advantage": "advantage.name",
     "grpo.correction": "loss.name: `sampler` is the loss grpo, `none` is the loss reinforce",
@@ -130,8 +138,15 @@ class PluginsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run."""
+    """Everything that decides a run.
 
+    With the section `sft` it is supervised fine-tuning, for which the sections that `UNUSED` names mean nothing. Agent,
+    rewards, sandbox, rollout, generator, weights and eval are then those of the two evaluations and of the oracle's
+    episodes, and env.name may be empty: nothing is played.
+    """
+
+    sft: SftConfig | None = None
+    """What `agentgym sft` imitates, and for how long; not for `agentgym train`."""
     model: ModelConfig = ModelConfig()
     """The policy: which model, chat template and tool format."""
     policy: PolicyConfig = PolicyConfig()
@@ -174,11 +189,67 @@ class Recipe:
     """Which plugins are never loaded."""
 
     def __post_init__(self) -> None:
-        if self.generator.engine.sleeps and self.loop.max_staleness:
+        if self.sft is not None:
+            self._check_sft(self.sft)
+        elif self.generator.engine.sleeps and self.loop.max_staleness:
             raise ValueError(
                 f"generator.engine.sleep takes loop.max_staleness 0, not {self.loop.max_staleness}: generators of an "
                 "asynchronous run sample while the trainer steps"
             )
+
+    def _check_sft(self, sft: SftConfig) -> None:
+        if not (sft.data or sft.episodes or sft.oracle_tasks):
+            raise ValueError(
+                "sft has nothing to imitate: give files (sft.data), runs (sft.episodes), or sft.oracle_tasks with an "
+                "environment"
+            )
+        if sft.oracle_tasks and not self.env.name:
+            raise ValueError("sft.oracle_tasks needs an environment that solves them: set env.name")
+        if self.loss.needs_reference:
+            raise ValueError("loss needs a reference model, which runs beside reinforcement learning only")
+
+    @property
+    def command(self) -> Command:
+        return "train" if self.sft is None else "sft"
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Sections that are no settings of this run, and not shown or saved."""
+        return UNUSED[self.command]
+
+    @property
+    def fine_tuning(self) -> SftConfig:
+        """The section `sft` of a run that has one."""
+        assert self.sft is not None, "this recipe is not one of fine-tuning"
+        return self.sft
+
+    @property
+    def saving(self) -> LoopConfig | SftConfig:
+        """The section that says when checkpoints are saved, and how many are kept."""
+        return self.loop if self.sft is None else self.sft
+
+    def pausing_to_save(self) -> Recipe:
+        """The same run, which waits for each of its checkpoints."""
+        if self.sft is not None:
+            return replace(self, sft=replace(self.sft, checkpoint_in_background=False))
+        return replace(self, loop=replace(self.loop, checkpoint_in_background=False))
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the first and the last weights play held-out tasks."""
+        return bool(self.env.name) and self.eval.at_end
+
+    @property
+    def plays(self) -> bool:
+        """Whether it needs generators: fine-tuning has them for its evaluations alone."""
+        return self.sft is None or self.evaluates
+
+    @property
+    def batch_tokens(self) -> int:
+        """The most tokens that one step trains."""
+        if self.sft is not None:
+            return self.sft.batch_size * self.trainer.seq_len
+        return self.loop.groups_per_step * self.loop.group_size * self.rollout.max_episode_tokens
 
     @property
     def needs_reference(self) -> bool:
@@ -191,7 +262,9 @@ class Recipe:
 
     @property
     def patience_s(self) -> float:
-        """The longest deadline of a call to one of the run's processes."""
+        """The longest deadline of a call to a process that runs while it trains."""
+        if self.sft is not None:
+            return self.trainer.step_timeout_s
         of_generator = (self.generator.start_timeout_s, self.generator.update_timeout_s)
         return max(self.trainer.step_timeout_s, self.rollout.generate_timeout_s, *of_generator)
 
@@ -200,19 +273,24 @@ def build_recipe(
     mapping: Mapping[str, object],
     where: str = "recipe",
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+    command: Command | None = None,
 ) -> Recipe:
     """A recipe from plain values. Raises UserError for any mistake, with its place in `where`.
 
-    plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours.
+    plugins: makes the registry, called with `plugins.disabled` when a component is not one of ours. command: refuses
+    the sections of the other one; None is the command that the recipe is for.
     """
-    return build_kind(Recipe, mapping, where, plugins)
-
-
-def build_kind(
-    kind: type[R], mapping: Mapping[str, object], where: str, plugins: Callable[[Sequence[str]], PluginRegistry]
-) -> R:
-    """Builds a recipe of this kind, as `build_recipe` does."""
+    command = command or ("sft" if "sft" in mapping else "train")
     _refuse_moved(mapping, where)
+    _refuse_unused(mapping, where, command)
+    given = dict(mapping)
+    if command == "sft":
+        given["sft"] = {} if given.get("sft") is None else given["sft"]
+    for key, value in _DEFAULTS[command].items():
+        section, _, name = key.partition(".")
+        inner = given.get(section, {})
+        if isinstance(inner, Mapping):
+            given[section] = {name: value, **inner}
 
     def find_any(kind: ComponentKind, name: str) -> type:
         if ":" in name or name in SEAMS[kind].builtin:
@@ -220,7 +298,28 @@ def build_kind(
         given = build(PluginsConfig, cast(Mapping[str, object], mapping.get("plugins", {})), where)
         return plugins(given.disabled).component(kind, name)
 
-    return build(kind, mapping, where, find_any)
+    return build(Recipe, given, where, find_any, UNUSED[command])
+
+
+def describe_recipe(command: Command) -> Iterator[Setting]:
+    """The settings of a run that the command starts, with their defaults."""
+    for info in describe(Recipe, defaults=_DEFAULTS[command]):
+        if info.key.partition(".")[0] not in UNUSED[command]:
+            yield info
+
+
+def without_sft(config: Mapping[str, object]) -> dict[str, object]:
+    """The config of a run, of which what it was fine-tuned on and with is left out: as an evaluation plays with it."""
+    left_out = ("sft", "loss", "optimizer") if "sft" in config else ()
+    return {name: section for name, section in config.items() if name not in left_out}
+
+
+def _refuse_unused(mapping: Mapping[str, object], where: str, command: Command) -> None:
+    """Name all sections that only the other command has."""
+    if found := [name for name in mapping if name in UNUSED[command]]:
+        sources = ", ".join(dict.fromkeys(origin(where, name) for name in found))
+        noun, verb = ("section", "is") if len(found) == 1 else ("sections", "are")
+        raise UserError(f"{sources}: the {noun} {', '.join(map(repr, found))} {verb} for {_ADVICE[command]}")
 
 
 def _refuse_moved(mapping: Mapping[str, object], where: str) -> None:

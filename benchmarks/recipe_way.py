@@ -3,7 +3,7 @@
     python benchmarks/structure.py --recipe                        prints the counts and the drawing
     python benchmarks/structure.py --recipe --root OTHER_CHECKOUT  the same for other sources
 
-A file is on the way if `Recipe` or `SftRecipe` is in an annotation there: of a parameter, a return value or a field of
+A file is on the way if `Recipe` is in an annotation there: of a parameter, a return value or a field of
 a class, also through an alias or a type variable. An import alone does not count, and neither does the class itself
 (`type[Recipe]`); the file that defines the class does. `Settled` is counted in the same manner, but separately.
 
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-RECIPES, SETTLED = ("Recipe", "SftRecipe"), ("Settled",)
+RECIPES, SETTLED = ("Recipe",), ("Settled",)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -27,9 +27,8 @@ from agentgym.config import to_mapping
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
-from agentgym.recipe import Recipe
+from agentgym.recipe import Recipe, build_recipe
 from agentgym.run.ending import TrainResult
-from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
@@ -197,7 +196,7 @@ def make_run(path: Path) -> None:
     episodes = [Episode(episode_id=f"e{n}", seed=n, info={"success": n > 1}, **one) for n in range(4)]
     group = Group(group_id=0, task=task, start_version=1, episodes=episodes, advantages=[0.5, -0.5] * 2)
     names = ("rollout/reward_mean", "rollout/success_mean", "train/entropy", "train/mismatch_kl")
-    tuned = to_mapping(SftRecipe(sft=SftConfig(data=("talks.jsonl",))))
+    tuned = to_mapping(build_recipe({"sft": {"data": ["talks.jsonl"]}}))
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
         for step in (1, 12, 19, 20, *{"gsm8k": [208], "warm": [14]}.get(path.name, [])):

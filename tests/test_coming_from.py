@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import apply_overrides, describe
-from agentgym.recipe import Recipe
+from agentgym.recipe import Recipe, describe_recipe
 from agentgym.run.layers import finish_recipe
-from agentgym.run.sft_config import SftRecipe
 from agentgym.run.torchforge import SETTINGS as OF_TORCHFORGE
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ["from_trl", "from_verl", "from_torchforge"]
-FIELDS = {info.key for info in describe(Recipe)}
+FIELDS = {info.key for info in describe_recipe("train")}
 SECTIONS = {key.partition(".")[0] for key in FIELDS}
 SETTING = re.compile(r"([a-z_]+)(?:\.[a-z_]+)*(?:: .*)?")
 
@@ -41,6 +40,6 @@ def test_every_setting_of_ours_builds(page: str) -> None:
 
 
 def test_recipes_of_torchforge_are_answered_with_fields_that_exist() -> None:
-    known = {info.key for kind in (Recipe, SftRecipe) for info in describe(kind)}
+    known = {info.key for info in describe(Recipe)}
     aliases = {"generator.vllm", "env"}
     assert set(OF_TORCHFORGE.values()) - known == aliases

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 
 from agentgym.components import SEAMS, field_types, find
+from agentgym.config import section_of
 from agentgym.config_docs import field_docs, options_of
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
@@ -78,8 +79,8 @@ def configs(cls: type) -> Iterator[type]:
     """A config dataclass and those inside it."""
     yield cls
     for hint in field_types(cls).values():
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            yield from configs(hint)
+        if section := section_of(hint):
+            yield from configs(section)
 
 
 def every_config() -> Iterator[type]:

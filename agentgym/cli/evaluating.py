@@ -18,8 +18,7 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.policies.outside.config import PREFIX, PolicyConfig
-from agentgym.recipe import Recipe
-from agentgym.run.sft_config import of_training
+from agentgym.recipe import Recipe, without_sft
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import read_yaml
@@ -75,7 +74,7 @@ def base_recipe(
         config = run_dir / "config.yaml"
         settings = read_yaml(config)
         trusted(run_dir, settings, trust=trust, shell=shell)
-        return of_training(settings) if "sft" in settings else settings, str(config)
+        return without_sft(settings), str(config)
     return read_recipe(recipe)
 
 

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, pip_install
@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from agentgym.run.ending import TrainResult
     from agentgym.run.replay import Plan, Replay
     from agentgym.run.serving import Served
-    from agentgym.run.sft_config import SftRecipe
     from agentgym.runs.folder import RunFolder
 
 NEEDED = ("torch", "torchtitan", "monarch", "transformers", "safetensors")
-
-
-class _Settings(TypedDict):
-    resume: bool
-    from_step: int | None
-    registry: PluginRegistry
-    notice: asyncio.Event | None
 
 
 class Jobs:
@@ -44,7 +36,7 @@ class Jobs:
 
     async def train(
         self,
-        recipe: Recipe | SftRecipe,
+        recipe: Recipe,
         folder: RunFolder,
         reporter: Reporter,
         *,
@@ -55,17 +47,13 @@ class Jobs:
     ) -> TrainResult:
         """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
-        settings: _Settings = {"resume": resume, "from_step": from_step, "registry": registry, "notice": notice}
         try:
             from agentgym.run.sft import sft
             from agentgym.run.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        from agentgym.run.sft_config import SftRecipe
-
-        if isinstance(recipe, SftRecipe):
-            return await sft(recipe, folder, reporter, **settings)
-        return await train(recipe, folder, reporter, **settings)
+        job = train if recipe.sft is None else sft
+        return await job(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice)
 
     def restart(self, restarts: Restarts) -> int:
         """The exit code of a run in processes of its own."""

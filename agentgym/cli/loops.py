@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import Jobs, JobShell, explain_missing
@@ -19,7 +19,6 @@ from agentgym.cli.recipes import (
     add_recipe_arguments,
     device_flags,
     finish,
-    finish_fine_tuning,
     places,
     plan,
     read_recipe,
@@ -36,8 +35,7 @@ from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
-from agentgym.recipe import Recipe
-from agentgym.run.sft_config import SftRecipe
+from agentgym.recipe import Command, Recipe
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import PlainReporter, Reporter
 
@@ -48,13 +46,6 @@ if TYPE_CHECKING:
 RESUME = "resume"  # the argument of a loop that can go on with an earlier run
 
 
-@overload
-def services(
-    recipe: SftRecipe, *, name: str | None = None, reporter: Reporter | None = None
-) -> AbstractAsyncContextManager[SftServices]: ...
-
-
-@overload
 def services(
     recipe: Recipe | Mapping[str, object] | str,
     *,
@@ -63,30 +54,19 @@ def services(
     reporter: Reporter | None = None,
     pieces: Pieces | None = None,
     trust: bool = False,
-) -> AbstractAsyncContextManager[Services]: ...
-
-
-def services(
-    recipe: Recipe | SftRecipe | Mapping[str, object] | str,
-    *,
-    name: str | None = None,
-    resume: str | Path | None = None,
-    reporter: Reporter | None = None,
-    pieces: Pieces | None = None,
-    trust: bool = False,
-) -> AbstractAsyncContextManager[Services | SftServices]:
+) -> AbstractAsyncContextManager[Any]:
     """Start what a recipe names, for a loop of one's own, in a run's folder that `agentgym runs` and `view` show.
 
-    recipe: finished, a mapping of its sections, or a file; an SftRecipe gives the services of fine-tuning. name: of the
-    folder; by default from environment, date and time. resume: the folder of an earlier run instead, for a loop that
-    calls `services.load()` first; trust: also one that another user made, whose state can run any code. pieces: data
-    sets, functions that score responses, and a buffer's settings. Leaving the block ends all processes; an error in it
-    is recorded and raised. Raises UserError for a mistake.
+    recipe: finished, a mapping of its sections, or a file; with the section `sft` it gives the services of
+    fine-tuning. name: of the folder; by default from environment, date and time. resume: the folder of an earlier run
+    instead, for a loop that calls `services.load()` first; trust: also one that another user made, whose state can run
+    any code. pieces: data sets, functions that score responses, and a buffer's settings. Leaving the block ends all
+    processes; an error in it is recorded and raised. Raises UserError for a mistake.
     """
-    made = recipe if isinstance(recipe, Recipe | SftRecipe) else recipe_of(recipe)
-    if isinstance(made, SftRecipe) and (resume or pieces):
+    made = recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
+    if made.sft is not None and (resume or pieces):
         raise UserError(
-            "resume and pieces are for a Recipe: a run of fine-tuning goes on by `agentgym sft --resume RUN`"
+            "resume and pieces are not for a run of fine-tuning, which goes on by `agentgym sft --resume RUN`"
         )
     if resume is not None:
         trusted(Path(resume), {}, trust=trust, pickles=True)
@@ -95,7 +75,7 @@ def services(
 
 @asynccontextmanager
 async def _services(
-    recipe: Recipe | SftRecipe, name: str | None, resume: str | Path | None, reporter: Reporter, pieces: Pieces
+    recipe: Recipe, name: str | None, resume: str | Path | None, reporter: Reporter, pieces: Pieces
 ) -> AsyncIterator[Services | SftServices]:
     registry = PluginRegistry.discover(recipe.plugins.disabled)
     with (
@@ -111,7 +91,7 @@ async def _services(
             from agentgym.run.sft_services import open_sft
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        if isinstance(recipe, SftRecipe):
+        if recipe.sft is not None:
             yield await open_sft(recipe, folder, reporter, registry)
         else:
             async with opened(recipe, folder, reporter, registry, pieces) as found:
@@ -122,7 +102,7 @@ async def _services(
 
 @contextlib.contextmanager
 def _folder(
-    recipe: Recipe | SftRecipe, name: str | None, resume: str | Path | None
+    recipe: Recipe, name: str | None, resume: str | Path | None
 ) -> Iterator[tuple[RunFolder, StatusRecord | None]]:
     """Open for writing; and what an earlier run's status was."""
     if resume is None:
@@ -137,27 +117,24 @@ def _folder(
 
 
 def run_loop(
-    loop: Callable[..., Coroutine[Any, Any, None]],
-    words: Sequence[str] | None = None,
-    *,
-    kind: type[Recipe] | type[SftRecipe] = Recipe,
+    loop: Callable[..., Coroutine[Any, Any, None]], words: Sequence[str] | None = None, *, command: Command = "train"
 ) -> int:
     """The main program of a file with a loop: `python -m my.loop --config FILE section.field=value`.
 
     loop: gets the finished recipe; its docstring is the help. One with an argument `resume` gets the folder of
-    `--resume RUN`, whose own config is then the recipe, or None. words: instead of the command line's. kind: of the
-    recipe. Returns the exit code: 0 when it is done, 1 when it failed, 2 for a mistake in what was given, 130 for
-    Ctrl-C.
+    `--resume RUN`, whose own config is then the recipe, or None. words: instead of the command line's. command: whose
+    recipes it takes. Returns the exit code: 0 when it is done, 1 when it failed, 2 for a mistake in what was given, 130
+    for Ctrl-C.
     """
     given = list(sys.argv[1:] if words is None else words)
     shell = JobShell(out=guarded(sys.stdout), err=guarded(sys.stderr), jobs=Jobs, plugins=PluginRegistry.discover)
     try:
         with contextlib.redirect_stdout(shell.out), stoppable(shell.warn), warnings_to(shell.warn):
-            arguments = _arguments(loop, given, "sft.steps=20" if kind is SftRecipe else "loop.steps=20")
-            if kind is SftRecipe and arguments.reward:
+            arguments = _arguments(loop, given, "sft.steps=20" if command == "sft" else "loop.steps=20")
+            if command == "sft" and arguments.reward:
                 raise UserError("--reward is for what is played while it trains; set the section rewards of the recipe")
             if arguments.help_recipe:
-                shell.say(recipe_help(kind))
+                shell.say(recipe_help(command))
                 return 0
             resumes: dict[str, Path | None] = {}
             base, where = read_recipe(arguments.recipe)
@@ -167,8 +144,7 @@ def run_loop(
                 base, where = RunFolder.open(earlier).load_config(), str(earlier / "config.yaml")
                 trusted(earlier, base, trust=arguments.trust, shell=shell, pickles=True)
             flags = {"env.name": arguments.env, "agent.name": arguments.agent} | device_flags(base, arguments)
-            made = finish_fine_tuning if kind is SftRecipe else finish
-            recipe, _, _ = made(base, flags, arguments, where, shell)
+            recipe, _, _ = finish(base, flags, arguments, where, shell, command=command)
             if arguments.dry_run:
                 lines = [*plan(recipe, custom=True), *places(recipe, arguments)]
                 shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))

@@ -13,7 +13,7 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import FindPlugins, Shell
 from agentgym.commands.text import table_lines
 from agentgym.components import name_of
-from agentgym.config import COMMAND_LINE, apply_overrides, describe
+from agentgym.config import COMMAND_LINE, apply_overrides
 from agentgym.errors import UserError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
@@ -22,19 +22,18 @@ from agentgym.models.device import pick_device
 from agentgym.models.resolve import ModelUnavailable, check_local, local_folder, model_architecture
 from agentgym.planning.machine import Machine, machine_of
 from agentgym.policies.outside.config import served_name
-from agentgym.recipe import Recipe
+from agentgym.recipe import Command, Recipe, describe_recipe
+from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.rollout.tasks import num_held_out
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.places import placement_lines
 from agentgym.run.recipe_files import read_recipe_files
-from agentgym.run.sft_config import SftRecipe
 from agentgym.trainer.config import TrainerConfig
 
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
-FinishedSft: TypeAlias = tuple[SftRecipe, dict[str, str], PluginRegistry]
 
 
 def add_recipe_arguments(parser: Parser) -> None:
@@ -63,10 +62,10 @@ def add_recipe_arguments(parser: Parser) -> None:
     parser.sections = sections
 
 
-def sections(recipe: type = Recipe) -> dict[str, list[str]]:
+def sections(command: Command = "train") -> dict[str, list[str]]:
     """The recipe's sections with the names of their fields."""
     found: dict[str, list[str]] = {}
-    for info in describe(recipe):
+    for info in describe_recipe(command):
         section, _, field = info.key.partition(".")
         found.setdefault(section, []).append(field)
     return found
@@ -95,7 +94,7 @@ def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> d
     return flags
 
 
-def places(recipe: Recipe | SftRecipe, arguments: argparse.Namespace) -> list[str]:
+def places(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
     """Who would sit where, with estimated memory. Raises UserError where it does not fit, or a folder has no model that
     can be trained."""
     machine = planned_machine(arguments)
@@ -115,8 +114,9 @@ def finish(
     shell: Shell,
     *,
     served: bool = False,
+    command: Command = "train",
 ) -> Finished:
-    """The recipe from base, the command's flags (dotted), the overrides and `--reward`.
+    """The recipe from base, the command's flags (dotted), the overrides, `--agent` and `--reward`.
 
     served: whether the policy may be one that a server holds.
     """
@@ -124,7 +124,7 @@ def finish(
     where = where if base else COMMAND_LINE
     given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
     weights = given_weights(arguments.reward)
-    return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins, served=served)
+    return finish_checked(given, weights, base=base, where=where, plugins=shell.plugins, served=served, command=command)
 
 
 def with_flags(base: Mapping[str, object], flags: Mapping[str, object], where: str) -> dict[str, object]:
@@ -163,13 +163,14 @@ def finish_checked(
     where: str,
     plugins: FindPlugins = PluginRegistry.discover,
     served: bool = False,
+    command: Command | None = "train",
 ) -> Finished:
     """The recipe with every name in it checked. Raises UserError.
 
     weights: of the rewards instead of the recipe's own; None is the reward's default. The rest: see `finish_recipe`
     and `finish`.
     """
-    recipe, sources = finish_recipe(given, base=base, where=where, plugins=plugins)
+    recipe, sources = finish_recipe(given, base=base, where=where, plugins=plugins, command=command)
     registry = plugins(recipe.plugins.disabled)
     if weights:
         environment = registry.environment(recipe.env.name)
@@ -184,36 +185,12 @@ def finish_checked(
     return recipe, sources, registry
 
 
-def finish_sft_checked(
-    given: Mapping[str, object],
-    *,
-    base: Mapping[str, object],
-    where: str,
-    plugins: FindPlugins = PluginRegistry.discover,
-) -> FinishedSft:
-    """As `finish_checked`, of supervised fine-tuning."""
-    recipe, sources = finish_sft(given, base=base, where=where, plugins=plugins)
-    registry = plugins(recipe.plugins.disabled)
-    check_names(recipe, registry)
-    local_folder(recipe.model.path)
-    return recipe, sources, registry
-
-
-def finish_fine_tuning(
-    base: Mapping[str, object], flags: Mapping[str, object], arguments: argparse.Namespace, where: str, shell: Shell
-) -> FinishedSft:
-    """As `finish`, of supervised fine-tuning."""
-    where = where if base else COMMAND_LINE
-    given = apply_overrides(with_flags(base, flags, where), arguments.overrides)
-    return finish_sft_checked(given, base=base, where=where, plugins=shell.plugins)
-
-
 def read_recipe(given: str | Sequence[str] | None) -> tuple[dict[str, object], str]:
     """The mapping of recipe files, the later over the earlier, and what to call it in errors; nothing for no file."""
     return read_recipe_files([given] if isinstance(given, str) else given or [])
 
 
-def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:
+def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
     """Raises UserError, with the nearest name, for what no plugin provides, before anything is started."""
     environment = registry.environment(recipe.env.name) if recipe.env.name else None
     if isinstance(environment, type):  # the rewards of others are known when they are built
@@ -224,11 +201,11 @@ def check_names(recipe: Recipe | SftRecipe, registry: PluginRegistry) -> None:
         registry.sink(name)
 
 
-def recipe_help(recipe: type = Recipe) -> str:
+def recipe_help(command: Command = "train") -> str:
     """Every field with its type and default."""
     rows = [
         (info.key, info.type_name, "from the model" if info.key in KEYS else info.default or "(required)")
-        for info in describe(recipe)
+        for info in describe_recipe(command)
     ]
     return "\n".join(
         [
@@ -249,7 +226,7 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
     return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
-def plan(recipe: Recipe | SftRecipe, held_out: str = "", *, custom: bool = False) -> list[str]:
+def plan(recipe: Recipe, held_out: str = "", *, custom: bool = False) -> list[str]:
     """What a run of this recipe starts and does, in lines for a person.
 
     held_out: how many tasks, where it is known. custom: its loop is the user's own.
@@ -259,13 +236,13 @@ def plan(recipe: Recipe | SftRecipe, held_out: str = "", *, custom: bool = False
     if env.name:
         lines.append(f"environment  {env.name}" + (f" {env.options}" if env.options else ""))
     of_trainer = f"trainer      {trainer.procs} process(es) on {_place(recipe, 'trainer')}, {trainer.dtype}"
-    lines += _sft_plan(recipe, of_trainer) if isinstance(recipe, SftRecipe) else _rl_plan(recipe, of_trainer)
+    lines += _rl_plan(recipe, of_trainer) if recipe.sft is None else _sft_plan(recipe, recipe.sft, of_trainer)
     if custom:
         sinks = ", ".join(["the run's folder", *recipe.logging.sinks])
         lines.append(
             f"metrics      what the loop records goes to {sinks}; held-out tasks are played where the loop says so"
         )
-    elif env.name and recipe.eval.at_end:
+    elif recipe.evaluates:
         lines.append(
             f"at the end   first and last checkpoint on {held_out or num_held_out(recipe.eval.tasks)}, "
             f"{recipe.eval.samples_per_task} times each"
@@ -304,8 +281,7 @@ def _replicas(generator: GeneratorConfig) -> str:
     return str(generator.replicas) + (f", later {fewest} to {most}," if fewest < most else "")
 
 
-def _sft_plan(recipe: SftRecipe, of_trainer: str) -> list[str]:
-    config = recipe.sft
+def _sft_plan(recipe: Recipe, config: SftConfig, of_trainer: str) -> list[str]:
     sources = [*config.data, *(f"{path} (reward at least {config.min_reward:g})" for path in config.episodes)]
     if config.oracle_tasks:
         sources.append(f"{config.oracle_tasks} tasks that {recipe.env.name} solves itself")
@@ -323,7 +299,7 @@ def _hosts(hosts: HostsConfig) -> str:
     return "".join(f", {part} on {', '.join(names)}" for part, names in chosen if names)
 
 
-def _place(recipe: Recipe | SftRecipe, section: Literal["trainer", "generator"]) -> str:
+def _place(recipe: Recipe, section: Literal["trainer", "generator"]) -> str:
     config: TrainerConfig | GeneratorConfig = getattr(recipe, section)
     where: str = config.device
     if where == "auto" and name_of("launchers", recipe.launcher) in ("local", "process"):

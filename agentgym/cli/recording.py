@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from agentgym.cli.failures import Failure, explain
 from agentgym.config import to_mapping
 from agentgym.recipe import Recipe
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.own import mark_run
@@ -16,7 +15,7 @@ from agentgym.runs.own import mark_run
 
 @contextlib.contextmanager
 def recorded(
-    recipe: Recipe | SftRecipe, sources: Mapping[str, str], folder: RunFolder, before: StatusRecord | None
+    recipe: Recipe, sources: Mapping[str, str], folder: RunFolder, before: StatusRecord | None
 ) -> Iterator[None]:
     """Whatever ends the block is recorded and raised; the block itself sets the status of a good end.
 

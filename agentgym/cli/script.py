@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
 from agentgym.cli.jobs import Jobs
-from agentgym.cli.recipes import Finished, finish_checked, finish_sft_checked, read_recipe
+from agentgym.cli.recipes import Finished, finish_checked, read_recipe
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.held_loop import LoopWatch
 from agentgym.import_path import import_path_of
-from agentgym.recipe import Recipe
+from agentgym.recipe import Command, Recipe
 from agentgym.rewards import RewardFunction
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter, Reporter
@@ -72,8 +72,7 @@ def sft(
     The arguments are those of `train`; without `env` nothing is played, unless the recipe names one.
     """
     base, where = read_recipe(recipe)
-    given = {key: _section(key, value) for key, value in {"env": env, **sections}.items() if value is not None}
-    settings, sources, registry = finish_sft_checked(_merged(base, given), base=base, where=where)
+    settings, sources, registry = _settings(base, where, {"env": env, **sections}, (), "sft")
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)
         return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
@@ -110,7 +109,7 @@ def recipe_of(given: Mapping[str, object] | str) -> Recipe:
     """From a file, or from sections as `train` takes them. Raises UserError."""
     base, where = read_recipe(given if isinstance(given, str) else None)
     sections = {} if isinstance(given, str) else given
-    return _settings(base, where, sections, ())[0]
+    return _settings(base, where, sections, (), None)[0]
 
 
 def run_anywhere(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T:
@@ -165,10 +164,16 @@ def _run_in_thread(job: Coroutine[Any, Any, T], say: Callable[[str], None]) -> T
             thread.join()
 
 
-def _settings(base: Mapping[str, object], where: str, given: Mapping[str, object], rewards: Rewards) -> Finished:
+def _settings(
+    base: Mapping[str, object],
+    where: str,
+    given: Mapping[str, object],
+    rewards: Rewards,
+    command: Command | None = "train",
+) -> Finished:
     sections = {key: _section(key, value) for key, value in given.items() if value is not None}
     weights = {_path(one): rewards[one] if isinstance(rewards, Mapping) else None for one in rewards}
-    return finish_checked(_merged(base, sections), weights, base=base, where=where)
+    return finish_checked(_merged(base, sections), weights, base=base, where=where, command=command)
 
 
 def _section(key: str, value: object) -> object:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import PREEMPTED, explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import Finished, FinishedSft, places, plan, source_lines
+from agentgym.cli.recipes import Finished, places, plan, source_lines
 from agentgym.cli.restarts import check_ending_arguments, free_path, restarts
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord, run_path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def start(
-    finished: Finished | FinishedSft,
+    finished: Finished,
     earlier: Path | None,
     arguments: argparse.Namespace,
     shell: JobShell,
@@ -71,7 +70,7 @@ def start(
 
 
 def _train(
-    finished: Finished | FinishedSft,
+    finished: Finished,
     folder: RunFolder,
     arguments: argparse.Namespace,
     shell: JobShell,
@@ -96,8 +95,8 @@ def _train(
             from_step=arguments.from_step,
             notice=grace.noticed if grace else None,
         )
-        _show_result(result, folder, shell, as_json=arguments.json)
-        if isinstance(recipe, SftRecipe) and not arguments.json:
+        _show_result(result, folder, shell, command, as_json=arguments.json)
+        if recipe.command == "sft" and not arguments.json:
             shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
         if grace and grace.noticed.is_set() and result.stopped:
             return PREEMPTED if folder.has_state else Stopped(signal.SIGTERM).exit_code
@@ -110,7 +109,7 @@ def _train(
         return failure.exit_code
 
 
-def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_json: bool) -> None:
+def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, command: str, *, as_json: bool) -> None:
     """The first and the last checkpoint, and the curve."""
     if as_json:
         shell.say(json.dumps(train_json(result), default=str))
@@ -128,6 +127,6 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, *, as_
             shell.say("\n" + terminal_plot(series(rows, key)))
     drawn = (folder.path / "curve.png").is_file()
     if result.stopped:
-        shell.say(f"\n{result.stopped}; continue it: agentgym train --resume {folder.path}")
+        shell.say(f"\n{result.stopped}; continue it: agentgym {command} --resume {folder.path}")
     shell.say(f"\nrun       {folder.path}" + ("  (curve.png, metrics.jsonl)" if drawn else ""))
     shell.say(f"episodes  agentgym runs episodes {folder.path}")

@@ -14,7 +14,6 @@ from agentgym.cli.recording import recorded
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.curve import HELD_OUT, write_png
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
@@ -29,16 +28,14 @@ Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 """Runs the job's coroutine to its end; it may say something meanwhile."""
 
 
-def default_name(recipe: Recipe | SftRecipe) -> str:
-    """Of a run: what the environment is called, date and time."""
-    name = recipe.env.name.rpartition(":")[2]
-    if isinstance(recipe, SftRecipe):
-        name = f"{name}-sft" if name else "sft"
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+def default_name(recipe: Recipe) -> str:
+    """Of a run: what the environment is called, whether it is fine-tuned in it, date and time."""
+    words = (recipe.env.name.rpartition(":")[2], "sft" if recipe.command == "sft" else "")
+    return "-".join([*filter(None, words), time.strftime("%Y%m%d-%H%M%S")])
 
 
 def run_training(
-    recipe: Recipe | SftRecipe,
+    recipe: Recipe,
     sources: Mapping[str, str],
     folder: RunFolder,
     registry: PluginRegistry,

@@ -30,6 +30,8 @@ OF_SERVERS = {TURN_LENGTH: 4096, "rollout.max_episode_tokens": 32768, "rollout.e
 """For a policy behind a server: thoughts count, and nothing of it has to fit into a machine here."""
 LEARNING_RATES: LearningRates = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
 """Least number of parameters, and where to start with full fine-tuning by AdamW."""
+SFT_LEARNING_RATES: LearningRates = ((10**9, 1e-5), (10**8, 1e-4), (10**7, 3e-4), (0, 1e-3))
+"""The same for supervised fine-tuning."""
 
 
 class Default(NamedTuple):

@@ -12,7 +12,9 @@ from typing import Any, TypeVar, cast
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import Recipe
 from agentgym.rl.demonstrations import Demonstration, Written
+from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
@@ -20,7 +22,6 @@ from agentgym.rollout.tasks import drawn
 from agentgym.run.demonstrations import Collection, Found, read_episodes, read_file, write_all
 from agentgym.run.gym import open_renderer
 from agentgym.run.oracle import solve_tasks
-from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import pack
@@ -50,20 +51,20 @@ class Lessons:
 
 
 async def collect(
-    recipe: SftRecipe, folder: RunFolder, model_path: Path, registry: PluginRegistry, reporter: Reporter
+    recipe: Recipe, folder: RunFolder, model_path: Path, registry: PluginRegistry, reporter: Reporter
 ) -> Lessons:
     """All that the recipe names; it is also kept in the folder.
 
     Raises UserError, with a report, where too much of it can't be used.
     """
-    config = recipe.sft
+    config = recipe.fine_tuning
     collection = Collection(max_skipped_share=config.max_skipped_share)
     for path in config.data:
         read_file(path, collection)
     for path in config.episodes:
         read_episodes(path, config.min_reward, collection)
     if config.oracle_tasks:
-        solved, note = await _solved(recipe, registry, reporter)
+        solved, note = await _solved(recipe, config, registry, reporter)
         collection.found += [Found(demonstration=one) for one in solved]
         collection.notes.append(note)
     for note in collection.notes:
@@ -118,11 +119,13 @@ def _mask(text: str) -> bytes:
     return bytes(map(int, text))
 
 
-async def _solved(recipe: SftRecipe, registry: PluginRegistry, reporter: Reporter) -> tuple[list[Demonstration], str]:
+async def _solved(
+    recipe: Recipe, config: SftConfig, registry: PluginRegistry, reporter: Reporter
+) -> tuple[list[Demonstration], str]:
     """Played by the environment's oracle, in the recipe's sandbox where the tasks need one."""
-    count, done = recipe.sft.oracle_tasks, 0
+    count, done = config.oracle_tasks, 0
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
-    tasks = list(islice(drawn(environment, "train", recipe.sft.seed), count))
+    tasks = list(islice(drawn(environment, "train", config.seed), count))
     if not tasks:
         raise UserError(f"environment {environment.name!r} has no training tasks with these options")
 

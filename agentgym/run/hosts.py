@@ -9,12 +9,11 @@ from pathlib import Path
 from agentgym.actors.host_care import check_model, open_runtime
 from agentgym.actors.runtime import Runtime
 from agentgym.recipe import Recipe
-from agentgym.run.sft_config import SftRecipe
 
 
 @asynccontextmanager
 async def runtime_of(
-    recipe: Recipe | SftRecipe, folder: Path, model_path: Path, note: Callable[[str], None]
+    recipe: Recipe, folder: Path, model_path: Path, note: Callable[[str], None]
 ) -> AsyncIterator[Runtime]:
     """folder: of the run, which all hosts must see; its `logs` get what the processes print.
 

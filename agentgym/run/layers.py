@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields as fields_of
+from collections.abc import Callable, Mapping, Sequence
 
 from agentgym.config import COMMAND_LINE, origin, with_overrides
-from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.models.defaults import LearningRates, model_defaults
+from agentgym.models.defaults import SFT_LEARNING_RATES, LearningRates, model_defaults
 from agentgym.models.resolve import TINY
-from agentgym.recipe import Recipe, build_kind, build_recipe
-from agentgym.run.sft_config import LEARNING_RATES, SftRecipe
+from agentgym.recipe import Command, Recipe, build_recipe
 from agentgym.run.torchforge import with_our_names
 
 log = logging.getLogger(__name__)
-
-OF_SFT = {one.name for one in fields_of(SftRecipe)} - {one.name for one in fields_of(Recipe)}
-OF_TRAINING = {one.name for one in fields_of(Recipe)} - {one.name for one in fields_of(SftRecipe)}
-"""Sections that only one of the two kinds of recipe has."""
 
 
 def finish_recipe(
@@ -28,41 +21,15 @@ def finish_recipe(
     base: Mapping[str, object] | None = None,
     where: str = "recipe",
     plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
+    command: Command | None = None,
 ) -> tuple[Recipe, dict[str, str]]:
-    """The recipe, and where its fields come from: see `layered`. plugins: see `build_recipe`."""
-    ours, blamed = _given(given, base or {}, where, OF_SFT, "supervised fine-tuning: use `agentgym sft`")
-    mapping, sources = layered(ours, base=base or {}, where=where)
-    return build_recipe(mapping, blamed, plugins), sources
-
-
-def finish_sft(
-    given: Mapping[str, object],
-    *,
-    base: Mapping[str, object] | None = None,
-    where: str = "recipe",
-    plugins: Callable[[Sequence[str]], PluginRegistry] = PluginRegistry.discover,
-) -> tuple[SftRecipe, dict[str, str]]:
-    """As `finish_recipe`, of supervised fine-tuning, which has learning rates of its own."""
-    advice = "reinforcement learning: give it to `agentgym train`, and leave it out of `agentgym sft`"
-    ours, blamed = _given(given, base or {}, where, OF_TRAINING, advice)
-    mapping, sources = layered(ours, base=base or {}, where=where, rates=LEARNING_RATES)
-    return build_kind(SftRecipe, mapping, blamed, plugins), sources
-
-
-def _given(
-    given: Mapping[str, object], base: Mapping[str, object], where: str, others: Collection[str], advice: str
-) -> tuple[dict[str, object], str]:
-    """What is given, under our names, and what its errors call it: the files, or the command line.
-
-    Raises UserError for sections of `others`, that only the other kind of recipe has.
-    """
-    blamed = with_overrides(where, given, base)
-    if found := [name for name in given if name in others]:
-        sources = ", ".join(dict.fromkeys(origin(blamed, name) for name in found))
-        noun, verb = ("section", "is") if len(found) == 1 else ("sections", "are")
-        raise UserError(f"{sources}: the {noun} {', '.join(map(repr, found))} {verb} for {advice}")
-    ours = with_our_names(given, blamed, note=log.warning, replace=bool(base))
-    return ours, with_overrides(where, ours, base)
+    """The recipe, and where its fields come from: see `layered`. plugins, command: see `build_recipe`."""
+    base = base or {}
+    command = command or ("sft" if "sft" in given else "train")
+    ours = with_our_names(given, with_overrides(where, given, base), note=log.warning, replace=bool(base))
+    rates = SFT_LEARNING_RATES if command == "sft" else None
+    mapping, sources = layered(ours, base=base, where=where, rates=rates)
+    return build_recipe(mapping, with_overrides(where, ours, base), plugins, command), sources
 
 
 def layered(

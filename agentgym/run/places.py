@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from agentgym.errors import UserError
 from agentgym.models.architecture import Architecture
@@ -17,44 +16,35 @@ from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import Placement, Wanted, place
 from agentgym.recipe import Recipe
 from agentgym.run.free_gpus import refuse_taken_gpus
-from agentgym.run.sft_config import SftRecipe
 from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
 
-R = TypeVar("R", Recipe, SftRecipe)
 
-
-def wanted_of(recipe: Recipe | SftRecipe, model: Architecture) -> Wanted:
+def wanted_of(recipe: Recipe, model: Architecture) -> Wanted:
     """What the recipe asks for. In fine-tuning generators play before and after the training, not during it."""
-    if isinstance(recipe, SftRecipe):
-        plays = bool(recipe.env.name) and recipe.eval.at_end
-        return Wanted(
-            model=model,
-            trainer=recipe.trainer,
-            generator=recipe.generator if plays else None,
-            together=False,
-            batch_tokens=recipe.sft.batch_size * recipe.trainer.seq_len,
-        )
-    loop, store = recipe.loop, recipe.weights.store
+    together = recipe.sft is None
+    store = recipe.weights.store if together else None
     return Wanted(
         model=model,
         trainer=recipe.trainer,
-        generator=recipe.generator,
+        generator=recipe.generator if recipe.plays else None,
         reference=recipe.needs_reference_model,
-        batch_tokens=loop.groups_per_step * loop.group_size * recipe.rollout.max_episode_tokens,
-        gpu_versions=recipe.weights.keep if store.gpu_memory else 0,
+        together=together,
+        batch_tokens=recipe.batch_tokens,
+        gpu_versions=recipe.weights.keep if store is not None and store.gpu_memory else 0,
         host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,
         mapped=isinstance(store, CudaIpcConfig),
     )
 
 
-def refuse_layout(recipe: Recipe | SftRecipe, model: Architecture | None) -> None:
+def refuse_layout(recipe: Recipe, model: Architecture | None) -> None:
     """Raises UserError for what the recipe asks for and no machine could do. model: None where it is not known."""
-    plays = not isinstance(recipe, SftRecipe) or (bool(recipe.env.name) and recipe.eval.at_end)
-    generator = recipe.generator if plays else None
+    generator = recipe.generator if recipe.plays else None
     refuse_impossible(model, recipe.trainer, generator, episode_tokens=recipe.rollout.max_episode_tokens)
 
 
-def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], machine: Machine | None = None) -> R:
+def settle_places(
+    recipe: Recipe, model: Architecture, note: Callable[[str], None], machine: Machine | None = None
+) -> Recipe:
     """The recipe with its GPUs chosen, on this machine unless another is given; what is worth knowing goes to `note`.
 
     Raises UserError where it does not fit, with the numbers and what would.
@@ -78,11 +68,7 @@ def settle_places(recipe: R, model: Architecture, note: Callable[[str], None], m
     standing = stands_still(recipe, model, placement)
     for text in placement.notes + unchecked(placement) + standing:
         note(text)
-    if standing and isinstance(recipe, SftRecipe):
-        recipe = replace(recipe, sft=replace(recipe.sft, checkpoint_in_background=False))
-    elif standing and isinstance(recipe, Recipe):
-        recipe = replace(recipe, loop=replace(recipe.loop, checkpoint_in_background=False))
-    return on_gpus(recipe, placement)
+    return on_gpus(recipe.pausing_to_save() if standing else recipe, placement)
 
 
 def beside_others(wanted: Wanted, placement: Placement) -> Placement:
@@ -98,16 +84,16 @@ def beside_others(wanted: Wanted, placement: Placement) -> Placement:
     return placement
 
 
-def stands_still(recipe: Recipe | SftRecipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
+def stands_still(recipe: Recipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
     """Why checkpoints are not written in the background, although the recipe says so; empty where they are."""
-    saves = recipe.sft if isinstance(recipe, SftRecipe) else recipe.loop
-    if not saves.checkpoint_in_background or not saves.checkpoint_every or not recipe.trainer.check_memory:
+    saving = recipe.saving
+    if not saving.checkpoint_in_background or not saving.checkpoint_every or not recipe.trainer.check_memory:
         return ()
     text = no_room(model, recipe.trainer, placement.seats, placement.machine)
     return (text,) if text else ()
 
 
-def on_gpus(recipe: R, placement: Placement) -> R:
+def on_gpus(recipe: Recipe, placement: Placement) -> Recipe:
     trainer = replace(
         recipe.trainer,
         gpus=placement.trainer_gpus or recipe.trainer.gpus,
@@ -135,9 +121,7 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
     return on_gpus(recipe, placement)
 
 
-def placement_lines(
-    recipe: Recipe | SftRecipe, model: Architecture | None, machine: Machine, unknown: str = ""
-) -> list[str]:
+def placement_lines(recipe: Recipe, model: Architecture | None, machine: Machine, unknown: str = "") -> list[str]:
     """For a dry run. unknown: why there is no model. Raises UserError for a machine on which it does not fit."""
     refuse_layout(recipe, model)
     if model is None:

@@ -9,18 +9,18 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
+from agentgym.recipe import Recipe
 from agentgym.run.collecting import load_lessons
 from agentgym.run.ending import TrainResult, compare_ends
 from agentgym.run.places import settle_places
 from agentgym.run.resume import resumed_state, undo_later_steps
-from agentgym.run.sft_config import SftRecipe
 from agentgym.run.sft_services import DemonstrationCalls, SftServices, SftTrainerCalls, open_sft
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
 
 async def sft(
-    recipe: SftRecipe,
+    recipe: Recipe,
     folder: RunFolder,
     reporter: Reporter,
     *,
@@ -45,7 +45,7 @@ async def sft(
 
 
 def resumed(
-    recipe: SftRecipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, from_step: int | None
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, from_step: int | None
 ) -> SftServices:
     """With the conversations that the folder holds, at one of its checkpoints."""
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
@@ -57,7 +57,7 @@ def resumed(
         reporter=reporter,
         registry=registry,
         model_path=model_path,
-        dataset=DemonstrationCalls(load_lessons(folder), recipe.sft),
+        dataset=DemonstrationCalls(load_lessons(folder), recipe.fine_tuning),
         state=state,
     )
 
@@ -78,15 +78,15 @@ class SftJob:
         services, state, folder = self.services, self.services.state, self.services.folder
         done = state.position.step if state.position is not None else 0
         measured = folder.load_comparison().get("steps") == done and done > 0
-        if done > self.total or (done == self.total and (measured or not self._plays)):
+        if done > self.total or (done == self.total and (measured or not self.services.recipe.evaluates)):
             raise UserError(
                 f"{folder.path} is done: it is at step {done} of {self.total}; raise sft.epochs or sft.steps to "
                 "continue"
             )
         if state.position is not None:
-            services.reporter.note(services.dataset.lessons.summary(services.recipe.sft, self.total))
+            services.reporter.note(services.dataset.lessons.summary(services.recipe.fine_tuning, self.total))
             undo_later_steps(folder, state)
-        elif self._plays:
+        elif self.services.recipe.evaluates:
             await services.evaluate(0)
         if trained := done < self.total:
             done = await self._train(done)
@@ -99,14 +99,10 @@ class SftJob:
                 difference=None,
                 stopped=f"preempted; saved after step {done}",
             )
-        if not self._plays:
+        if not self.services.recipe.evaluates:
             return TrainResult(run_dir=folder.path, steps=self.total, first=None, last=None, difference=None)
         last = await services.evaluate(self.total, resume=not trained)
         return compare_ends(folder, services.reporter, self.total, state.first_eval, last)
-
-    @property
-    def _plays(self) -> bool:
-        return bool(self.services.recipe.env.name) and self.services.recipe.eval.at_end
 
     async def _train(self, done: int) -> int:
         """The last step that was done, which is saved."""
@@ -119,7 +115,7 @@ class SftJob:
         return self.total
 
     async def _step(self, trainer: SftTrainerCalls, step: int) -> None:
-        services, config = self.services, self.services.recipe.sft
+        services, config = self.services, self.services.recipe.fine_tuning
         metrics = await trainer.train_step(await services.dataset.sample(step))
         due = step == self.total or (config.checkpoint_every and step % config.checkpoint_every == 0)
         if due and services.dataset.lessons.held_out:

@@ -17,8 +17,10 @@ from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
+from agentgym.recipe import Recipe
 from agentgym.rl.demonstrations import Written
 from agentgym.rl.loop import Position
+from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.activity import Activity
 from agentgym.run.calls import Call
 from agentgym.run.checkpoints import Checkpoints
@@ -27,7 +29,6 @@ from agentgym.run.ending import checkpoint_name
 from agentgym.run.evaluate import evaluate
 from agentgym.run.hosts import runtime_of
 from agentgym.run.places import settle_places
-from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.run.sinks import Sinks
 from agentgym.run.state import RunState
 from agentgym.run.watchdog import watched
@@ -102,7 +103,7 @@ class SftServices:
     state: what a resumed run goes on from, see `save`.
     """
 
-    recipe: SftRecipe
+    recipe: Recipe
     folder: RunFolder
     reporter: Reporter
     registry: PluginRegistry
@@ -139,7 +140,7 @@ class SftServices:
                 state=self.state,
                 trainer=keeper,
                 activity=self.activity,
-                keep=recipe.sft.keep_checkpoints,
+                keep=recipe.fine_tuning.keep_checkpoints,
                 note=self.reporter.note,
             )
             if position is None:
@@ -154,7 +155,7 @@ class SftServices:
 
     async def held_out_loss(self) -> float:
         """Nats per token that would be trained, over conversations that are not."""
-        held_out, size = self.dataset.lessons.held_out, self.recipe.sft.batch_size
+        held_out, size = self.dataset.lessons.held_out, self.recipe.fine_tuning.batch_size
         trainer, lost, count = SftTrainerCalls(self._started()), 0.0, 0
         for start in range(0, len(held_out), size):
             some = held_out[start : start + size]
@@ -173,7 +174,7 @@ class SftServices:
         if step:
             model = replace(model, path=str(self.folder.checkpoint_dir(step)), random_weights=False)
         result = await evaluate(
-            self.recipe.playing(model),
+            replace(self.recipe, model=model),
             self.folder,
             self.reporter,
             step=step,
@@ -200,7 +201,7 @@ class SftServices:
         them, at the next save or at the end of `training`.
         """
         checkpoints = self._started()
-        position = Position(step=step, next_group=step * self.recipe.sft.batch_size)
+        position = Position(step=step, next_group=step * self.recipe.fine_tuning.batch_size)
         await (checkpoints.save if wait else checkpoints.begin)(position)
         return self.folder.checkpoint_dir(step)
 
@@ -222,7 +223,7 @@ class SftServices:
         )
 
 
-async def open_sft(recipe: SftRecipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry) -> SftServices:
+async def open_sft(recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry) -> SftServices:
     """Find the demonstrations; nothing is left running. folder: of the run, open for writing.
 
     Raises UserError for what the user must fix.
@@ -230,8 +231,8 @@ async def open_sft(recipe: SftRecipe, folder: RunFolder, reporter: Reporter, reg
     model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
     recipe = settle_places(recipe, read_architecture(model_path), reporter.note)
     lessons = await collect(recipe, folder, model_path, registry, reporter)
-    dataset = DemonstrationCalls(lessons, recipe.sft)
-    reporter.note(lessons.summary(recipe.sft, dataset.num_steps))
+    dataset = DemonstrationCalls(lessons, recipe.fine_tuning)
+    reporter.note(lessons.summary(recipe.fine_tuning, dataset.num_steps))
     return SftServices(
         recipe=recipe, folder=folder, reporter=reporter, registry=registry, model_path=model_path, dataset=dataset
     )

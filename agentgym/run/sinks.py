@@ -12,7 +12,6 @@ from typing import cast
 from agentgym.config import to_mapping
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder
 from agentgym.sinks import MetricSink, show_group
 from agentgym.types import Group, Json
@@ -47,9 +46,7 @@ class Sinks:
 
     @classmethod
     @asynccontextmanager
-    async def opened(
-        cls, recipe: Recipe | SftRecipe, folder: RunFolder, registry: PluginRegistry
-    ) -> AsyncIterator[Sinks]:
+    async def opened(cls, recipe: Recipe, folder: RunFolder, registry: PluginRegistry) -> AsyncIterator[Sinks]:
         """Leaving the block waits until they have all that was logged. Raises what they raised."""
         found, stack = cls(recipe.logging.episodes_every), ExitStack()
 

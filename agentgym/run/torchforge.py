@@ -11,7 +11,6 @@ from agentgym.errors import UserError, nearest
 from agentgym.generators.select import DECIDED, VllmEngineConfig
 from agentgym.policies.outside.config import PolicyConfig
 from agentgym.recipe import MOVED, Recipe
-from agentgym.run.sft_config import SftRecipe
 from agentgym.trainer.config import TrainerConfig
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ SETTINGS: Mapping[str, str] = {
 }
 """torchforge's settings, and ours for them: its values do not always fit ours, so they are not read."""
 _MOVED_SECTIONS = {key.partition(".")[0] for key in MOVED}
-_OWN_SECTIONS = _MOVED_SECTIONS | {one.name for kind in (Recipe, SftRecipe) for one in fields(kind)}
+_OWN_SECTIONS = _MOVED_SECTIONS | {one.name for one in fields(Recipe)}
 _SHARED_SECTIONS: Mapping[str, type[DataclassInstance]] = {"trainer": TrainerConfig, "policy": PolicyConfig}
 """Sections of both that have few names in common, by our class."""
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 import sys
 
 import agentgym
-from agentgym.run.sft_config import SftRecipe
+from agentgym.recipe import Recipe
 
 
-async def sft(recipe: SftRecipe) -> None:
+async def sft(recipe: Recipe) -> None:
     """Supervised fine-tuning: imitate demonstrations, and play before and after. The same as `agentgym sft`."""
-    plays = recipe.env.name and recipe.eval.at_end
     async with agentgym.services(recipe) as services:
-        dataset, config = services.dataset, recipe.sft
-        before = await services.evaluate(0) if plays else None
+        dataset, config = services.dataset, recipe.fine_tuning
+        before = await services.evaluate(0) if recipe.evaluates else None
         async with services.training() as trainer:  # its processes; evaluations have the machine to themselves
             for step in range(1, dataset.num_steps + 1):
                 samples = await dataset.sample(step)
@@ -37,4 +36,4 @@ async def sft(recipe: SftRecipe) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(agentgym.run_loop(sft, kind=SftRecipe))
+    sys.exit(agentgym.run_loop(sft, command="sft"))

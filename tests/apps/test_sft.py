@@ -192,11 +192,11 @@ def test_the_same_recipe_gives_the_same_policy_and_it_loads(tmp_path: Path) -> N
 
 def test_the_recipe_files_are_recipes() -> None:
     from agentgym.config import build
-    from agentgym.run.layers import finish_sft
+    from agentgym.run.layers import finish_recipe
     from agentgym.yaml import read_yaml
     from apps.sft.train import PolicyRecipe
 
     folder = ROOT / "apps" / "sft"
     assert build(PolicyRecipe, read_yaml(folder / "gpu.yaml")).trainer.device == "cuda"
-    recipe, _ = finish_sft(read_yaml(folder / "warm_start.yaml"))
+    recipe, _ = finish_recipe(read_yaml(folder / "warm_start.yaml"))
     assert (recipe.env.name, recipe.sft.oracle_tasks) == ("math", 2000)

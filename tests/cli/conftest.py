@@ -25,7 +25,6 @@ from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.run.ending import TrainResult
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -89,7 +88,7 @@ class FakeJobs:
     work: Work | None = None
     trained: list[tuple[Recipe, bool]] = field(default_factory=list)
     evaluated: list[Recipe] = field(default_factory=list)
-    tuned: list[tuple[SftRecipe, bool]] = field(default_factory=list)
+    tuned: list[tuple[Recipe, bool]] = field(default_factory=list)
     sandbox: str = ""
     nothing_left: str = ""
     stopped: str = ""
@@ -105,7 +104,7 @@ class FakeJobs:
 
     async def train(self, recipe, folder, reporter, *, resume, from_step, registry, notice=None) -> TrainResult:
         self.notice = notice
-        if isinstance(recipe, SftRecipe):
+        if recipe.sft is not None:
             return await self._sft(recipe, folder, reporter, resume)
         self.trained.append((recipe, resume))
         reporter.phase("starting nothing")

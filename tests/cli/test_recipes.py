@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from agentgym.cli.recipes import check_names, plan
-from agentgym.config import apply_overrides, describe, to_mapping
+from agentgym.config import apply_overrides, to_mapping
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
+from agentgym.recipe import Recipe, describe_recipe
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import EXTENDS, read_recipe_files
 from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
-"""Those of models extend others: tests/run/test_model_recipes.py."""
+"""Those of models extend others: tests/jobs/test_model_recipes.py."""
 ALGORITHMS = sorted((FOLDER.parent / "presets" / "algorithms").glob("*.yaml"))
 
 
@@ -70,7 +70,7 @@ def test_the_page_names_every_algorithms_preset() -> None:
 def test_the_tiny_recipe_is_the_default_with_every_field_written_out() -> None:
     assert recipe("code_exec_tiny.yaml") == default(), "a default changed: write it into code_exec_tiny.yaml too"
     written = read_yaml(FOLDER / "code_exec_tiny.yaml")
-    for info in describe(Recipe):
+    for info in describe_recipe("train"):
         value: object = written
         for part in info.key.split("."):
             assert isinstance(value, dict) and part in value, f"{info.key} is not written out"

@@ -9,7 +9,7 @@ import pytest
 
 from agentgym.config import build
 from agentgym.errors import InfraError
-from agentgym.run.sft_config import SftRecipe
+from agentgym.recipe import Recipe
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
@@ -27,7 +27,7 @@ def test_flags_file_and_overrides_make_the_recipe_that_the_folder_keeps(cli) -> 
     assert (recipe.sft.min_reward, recipe.sft.epochs, recipe.sft.batch_size) == (0.5, 1.0, 16)
     assert (recipe.env.name, recipe.sft.seed, recipe.trainer.seed) == ("counting", 4, 4)
     folder = RunFolder.open("runs/one")
-    assert build(SftRecipe, folder.load_config()) == recipe
+    assert build(Recipe, folder.load_config()) == recipe
     assert folder.load_sources()["sft.epochs"] == "r.yaml" and folder.load_sources()["sft.data"] == "command line"
     assert folder.status().status is RunStatus.DONE
     assert (folder.path / "curve.png").read_bytes().startswith(b"\x89PNG"), "of the loss"

@@ -16,7 +16,7 @@ from agentgym.planning.changes import Changes, alone, together
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import kv_token_gib
 from agentgym.planning.placement import Wanted, place
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.places import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
 
@@ -31,7 +31,7 @@ def wanted(files: str, *words: str) -> Wanted:
     """Of recipe files below apps, with a command line's words."""
     mapping, where = read_recipe_files([APPS / f"{name}.yaml" for name in files.split()])
     given = apply_overrides(mapping, list(words))
-    made = (finish_sft if "sft" in mapping else finish_recipe)(given, where=where)[0]  # type: ignore[operator]
+    made = finish_recipe(given, where=where)[0]
     return wanted_of(made, architecture_of(RELEASED[made.model.path], made.model.path))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym.planning.copies import copy_gib
 from agentgym.planning.machine import GIB, Gpu, Machine
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.places import placement_lines, settle_places
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 from tests.planning.test_placement import QWEN
@@ -41,7 +41,7 @@ def test_without_room_checkpoints_are_saved_while_training_stands_still(gpus: in
     notes.clear()
     assert settle_places(made, MODEL, notes.append, roomy).loop == made.loop
     assert not any("checkpoints" in line for line in [*notes, *placement_lines(made, MODEL, roomy)])
-    tuned = finish_sft({"model": given["model"], "trainer": given["trainer"], "sft": {"data": ["talks.jsonl"]}})[0]
+    tuned = finish_recipe({"model": given["model"], "trainer": given["trainer"], "sft": {"data": ["talks.jsonl"]}})[0]
     still = settle_places(tuned, MODEL, notes.append, replace(host, memory_gib=NEEDED + (0 if gpus else 26)))
     assert tuned.sft.checkpoint_in_background and not still.sft.checkpoint_in_background
     assert notes[-1].startswith("checkpoints  training stands still")

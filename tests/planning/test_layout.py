@@ -13,7 +13,7 @@ from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Gpu, Machine
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.places import placement_lines, settle_generators, settle_places
 from agentgym.trainer.config import TrainerConfig
 
@@ -97,10 +97,10 @@ def test_what_would_be_possible_is_accepted_and_an_unknown_model_is_checked_for_
 def test_fine_tuning_that_plays_is_checked_for_its_episodes_too() -> None:
     given = with_fields({"generator.max_model_len": 2048, "rollout.max_episode_tokens": 4096})
     sft = {**given, "sft": {"data": ["rows.jsonl"]}}
-    recipe = finish_sft(sft)[0]
+    recipe = finish_recipe(sft)[0]
     placement_lines(recipe, MODEL, MACHINE)  # it plays nothing
     with pytest.raises(UserError, match=r"generator\.max_model_len is only 2048"):
-        placement_lines(finish_sft({**sft, "env": {"name": "math"}})[0], MODEL, MACHINE)
+        placement_lines(finish_recipe({**sft, "env": {"name": "math"}})[0], MODEL, MACHINE)
 
 
 def test_two_replicas_on_one_gpu_are_said() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 
 import pytest
 from plain_model import make_model
 
 from agentgym.errors import UserError
 from agentgym.models.tiny import policy_path
+from agentgym.rl.sft_config import SftConfig
 from agentgym.run.evaluate import evaluate
 from agentgym.run.sft import sft
-from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.run.train import train
 
 pytestmark = pytest.mark.slow
@@ -40,7 +41,7 @@ def test_it_is_evaluated_by_the_slow_engine_which_says_so(lab, recipe):
 @pytest.mark.parametrize("job", [train, sft], ids=["train", "sft"])
 def test_training_it_is_refused_before_anything_starts(lab, recipe, job):
     folder = lab.new_run(recipe)
-    given = recipe if job is train else SftRecipe(model=recipe.model, sft=SftConfig(data=("unread.jsonl",)))
+    given = recipe if job is train else replace(recipe, sft=SftConfig(data=("unread.jsonl",)))
     with pytest.raises(UserError, match=r"model_type is 'gpt2'.*can't be trained.*generator\.engine=transformers"):
         asyncio.run(job(given, folder, lab.reporter()))
     folder.close()

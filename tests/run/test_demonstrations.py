@@ -17,12 +17,12 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_sample
+from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.run.collecting import split
 from agentgym.run.demonstrations import Collection, Found, read_episodes, read_file, read_row, write_all
 from agentgym.run.oracle import solve_tasks
-from agentgym.run.sft_config import SftConfig
 from agentgym.run.sft_services import batch
 from agentgym.runs.files import write_json_lines
 from agentgym.runs.folder import RunFolder

@@ -6,7 +6,7 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.recipe import build_recipe
-from agentgym.run.layers import finish_recipe, finish_sft, layered
+from agentgym.run.layers import finish_recipe, layered
 
 
 def test_the_command_line_goes_over_the_file_and_both_over_what_fits_the_model() -> None:
@@ -45,23 +45,23 @@ BASE = {"loop": {"steps": 5, "seed": 1}, "trainer": {"procs": 1}}
 )
 def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(changed: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        finish_recipe(BASE | changed, base=BASE, where="r.yaml")
+        finish_recipe(BASE | changed, base=BASE, where="r.yaml", command="train")
 
 
 def test_a_mistake_of_the_file_is_the_files_whatever_the_command_line_sets() -> None:
     base = {"loop": {"steps": "five"}, "trainer": {"procs": 1}}
     given = base | {"trainer": {"procs": 2}}
     with pytest.raises(UserError, match=r"^r\.yaml: loop\.steps is 'five'"):
-        finish_recipe(given, base=base, where="r.yaml")
+        finish_recipe(given, base=base, where="r.yaml", command="train")
 
 
 def test_a_mistake_of_two_fields_is_the_files_where_the_command_line_sets_neither() -> None:
     base = {"generator": {"engine": {"name": "vllm", "sleep": True}}, "loop": {"max_staleness": 1}}
     with pytest.raises(UserError, match=r"^r\.yaml: generator\.engine\.sleep takes loop\.max_staleness 0"):
-        finish_recipe(base, base=base, where="r.yaml")  # though the model's defaults add sections
+        finish_recipe(base, base=base, where="r.yaml", command="train")  # though the model's defaults add sections
     changed = base | {"loop": {"max_staleness": 2}}
     with pytest.raises(UserError, match=r"^r\.yaml, command line: generator\.engine\.sleep"):
-        finish_recipe(changed, base=base, where="r.yaml")
+        finish_recipe(changed, base=base, where="r.yaml", command="train")
 
 
 def test_what_only_reinforcement_learning_has_is_not_for_fine_tuning() -> None:
@@ -69,4 +69,4 @@ def test_what_only_reinforcement_learning_has_is_not_for_fine_tuning() -> None:
     with pytest.raises(
         UserError, match=r"^r\.yaml: the sections 'loop', 'advantage' are for reinforcement learning: .*train`"
     ):
-        finish_sft(base, base=base, where="r.yaml")
+        finish_recipe(base, base=base, where="r.yaml", command="sft")

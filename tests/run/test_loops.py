@@ -15,9 +15,8 @@ from agentgym.cli.loops import run_loop
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.run.calls import Call
-from agentgym.run.layers import finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.sft import sft
-from agentgym.run.sft_config import SftConfig, SftRecipe
 from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder, RunStatus
 
@@ -89,13 +88,13 @@ def test_the_loop_of_apps_sft_trains_as_the_built_in_one_and_its_run_goes_on(lab
         lab.in_process,
         *CONSTANT,
     ]
-    settings = finish_sft(apply_overrides({}, [*words, "sft.steps=3", "logging.sinks=[]"]))[0]
+    settings = finish_recipe(apply_overrides({}, [*words, "sft.steps=3", "logging.sinks=[]"]))[0]
     with closing(lab.new_run(settings)) as built_in:
         asyncio.run(sft(settings, built_in, lab.reporter()))
         wanted = [row.metrics["sft/loss"] for row in built_in.read_metrics()]
         held_out = built_in.read_metrics()[-1].metrics["sft/held_out_loss"]
     given = [*words, "sft.steps=2", f"logging.runs_dir={tmp_path / 'own'}"]
-    assert run_loop(main, given, kind=SftRecipe) == 0
+    assert run_loop(main, given, command="sft") == 0
     [path] = (tmp_path / "own").iterdir()
     own = RunFolder.open(path, for_writing=True)
     assert own.status().status is RunStatus.DONE and own.checkpoint_steps() == [0, 2]
@@ -108,12 +107,12 @@ def test_the_loop_of_apps_sft_trains_as_the_built_in_one_and_its_run_goes_on(lab
 
 def test_a_loop_of_fine_tuning_explains_mistakes(capsys, tmp_path: Path) -> None:
     main = runpy.run_module("apps.sft.main")["sft"]
-    assert run_loop(main, ["sft.stepz=3", "sft.oracle_tasks=3"], kind=SftRecipe) == 2
+    assert run_loop(main, ["sft.stepz=3", "sft.oracle_tasks=3"], command="sft") == 2
     assert "Did you mean 'sft.steps'" in capsys.readouterr().err
-    assert run_loop(main, ["sft.oracle_tasks=3", "--reward=a"], kind=SftRecipe) == 2
+    assert run_loop(main, ["sft.oracle_tasks=3", "--reward=a"], command="sft") == 2
     assert "section rewards of the recipe" in capsys.readouterr().err
     with pytest.raises(UserError, match="agentgym sft --resume RUN"):
-        agentgym.services(SftRecipe(sft=SftConfig(data=("a",))), resume=tmp_path)  # type: ignore[call-overload]
+        agentgym.services({"sft": {"data": ["a"]}}, resume=tmp_path)
 
 
 def test_a_run_goes_on_by_its_own_config(capsys, tmp_path: Path) -> None:

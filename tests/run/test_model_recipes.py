@@ -12,7 +12,7 @@ from small_models import template_of, write_small
 from agentgym.config import apply_overrides
 from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import EXTENDS, read_recipe_files
 from agentgym.run.sft import sft
 from agentgym.run.train import train
@@ -58,7 +58,6 @@ def recipes(kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_every_model_has_a_recipe_and_each_is_read_with_every_task_and_number_of_gpus(kind: str) -> None:
     assert recipes(kind) == NAMES
-    finish = finish_recipe if kind == "grpo" else finish_sft
     places = [
         gpus for gpus in GPUS if kind == "grpo" or "loop" not in read_recipe_files([gpus])[0]
     ]  # nothing takes turns in fine-tuning
@@ -66,7 +65,7 @@ def test_every_model_has_a_recipe_and_each_is_read_with_every_task_and_number_of
         for turn, task in enumerate(TASKS):
             gpus = places[(number + turn) % len(places)]
             mapping, where = read_recipe_files([APPS / kind / f"{name}.yaml", task, gpus])
-            made = finish(mapping, where=where)[0]  # type: ignore[operator]
+            made = finish_recipe(mapping, where=where)[0]
             assert made.rollout.max_turns is None and len(made.rewards) == len(read_yaml(task)["rewards"])
             lengths = {made.rollout.max_episode_tokens, made.generator.max_model_len, made.trainer.seq_len}
             assert len(lengths) == 1 and made.trainer.dtype == made.generator.dtype == "bfloat16"
@@ -124,7 +123,7 @@ def test_a_recipe_of_fine_tuning_trains_two_steps(lab, tmp_path: Path, name: str
         more += [f"model.path={write_small(mapping['model']['path'], tmp_path / 'model')}", *GSM8K]
     else:
         more += ["model.random_weights=false", "eval.tasks=2"]
-    recipe, _ = finish_sft(apply_overrides(mapping, more), where=where)
+    recipe, _ = finish_recipe(apply_overrides(mapping, more), where=where)
     with closing(lab.new_run(recipe)) as folder:
         asyncio.run(sft(recipe, folder, lab.reporter()))
         assert [row.step for row in folder.read_metrics()] == [1, 2]

@@ -13,7 +13,7 @@ from agentgym.models.released import RELEASED
 from agentgym.models.resolve import TINY, model_architecture
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, place
-from agentgym.run.layers import finish_recipe, finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.places import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
 
@@ -56,7 +56,7 @@ def finished(recipe: Path, claim: Claim, *tasks: Path) -> Any:
     if not claim.gpus:
         for section in ("trainer", "generator"):
             mapping[section] = {**mapping.get(section, {}), "device": "cpu"}
-    return (finish_sft if "sft" in mapping else finish_recipe)(mapping, where=where)[0]  # type: ignore[operator]
+    return finish_recipe(mapping, where=where)[0]
 
 
 def placed(recipe: Path, claim: Claim, gib: float, *tasks: Path) -> Placement:

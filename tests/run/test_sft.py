@@ -13,12 +13,12 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
+from agentgym.recipe import Recipe
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.collecting import FILE, collect, load_lessons
 from agentgym.run.demonstrations import Collection, read_file
-from agentgym.run.layers import finish_sft
+from agentgym.run.layers import finish_recipe
 from agentgym.run.sft import sft
-from agentgym.run.sft_config import SftRecipe
 from agentgym.run.sft_services import open_sft
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 ENV = f"{Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
 
 
-def recipe(**config: object) -> SftRecipe:
+def recipe(**config: object) -> Recipe:
     given = {
         "sft": {"steps": 6, "batch_size": 8, "checkpoint_every": 3, "keep_checkpoints": 0, "held_out_share": 0.1}
         | config,
@@ -41,10 +41,10 @@ def recipe(**config: object) -> SftRecipe:
     }
     if env := given["sft"].pop("env", None):  # type: ignore[attr-defined]
         given["env"] = {"name": env}
-    return finish_sft(given)[0]
+    return finish_recipe(given)[0]
 
 
-def new_run(root: Path, settings: SftRecipe) -> RunFolder:
+def new_run(root: Path, settings: Recipe) -> RunFolder:
     folder = RunFolder.create(root, "run")
     folder.save_config(to_mapping(settings))
     return folder

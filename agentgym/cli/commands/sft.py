@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import (
-    FinishedSft,
+    Finished,
     add_machine_arguments,
     device_flags,
-    finish_fine_tuning,
+    finish,
     read_recipe,
     recipe_help,
     sections,
@@ -21,7 +21,6 @@ from agentgym.cli.started import start
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.errors import UserError
-from agentgym.run.sft_config import SftRecipe
 from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
@@ -74,16 +73,17 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
-    parser.sections = partial(sections, SftRecipe)
+    parser.sections = partial(sections, "sft")
     parser.add_argument("--dry-run", action="store_true", help="show config and plan")
     add_ending_arguments(parser)
     add_machine_arguments(parser)
     add_trust_argument(parser)
+    parser.set_defaults(agent=None, reward=None)  # these are given in a file: the sections agent and rewards
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.help_recipe:
-        shell.say(recipe_help(SftRecipe))
+        shell.say(recipe_help("sft"))
         return 0
     finished, earlier = _recipe(arguments, shell)
     if not arguments.dry_run and (arguments.gpus is not None or arguments.gpu_memory is not None):
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     return start(finished, earlier, arguments, shell, command="sft")
 
 
-def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft, Path | None]:
+def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[Finished, Path | None]:
     """With the folder of the run to resume."""
     flags = {
         "sft.data": arguments.data,
@@ -111,7 +111,7 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
         base, where = read_recipe(file)
-        return finish_fine_tuning(base, given | device_flags(base, arguments), arguments, where, shell), None
+        return finish(base, given | device_flags(base, arguments), arguments, where, shell, command="sft"), None
     if file or given or arguments.name:
         what = "a recipe" if file else next(iter(given), "--name")
         raise UserError(
@@ -123,6 +123,6 @@ def _recipe(arguments: argparse.Namespace, shell: JobShell) -> tuple[FinishedSft
     if "sft" not in config:
         raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
     trusted(folder.path, config, trust=arguments.trust, shell=shell)
-    recipe, sources, registry = finish_fine_tuning(config, {}, arguments, where, shell)
+    recipe, sources, registry = finish(config, {}, arguments, where, shell, command="sft")
     changed = {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path
