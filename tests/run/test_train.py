@@ -94,6 +94,7 @@ def finished(make_lab, tmp_path_factory) -> Finished:
     recipe = lab.recipe(
         "loop.steps=4",
         "loop.max_staleness=0",
+        "loop.deterministic=true",
         "loop.eval_every=2",
         "loop.eval_tasks=3",
         "loop.check_sync_every=3",
@@ -143,7 +144,7 @@ def test_each_update_gives_the_generators_the_weights_that_were_trained(finished
     assert max(metrics["train/mismatch_fresh_max"] for metrics in finished.metrics) < 1e-4
     checked = [metrics.get("sync/mismatch_max") for metrics in finished.metrics]
     assert checked[:2] == [None] * 2 and checked[2] < 1e-4 and checked[3] is None
-    assert finished.metrics[-1]["generator/places"] == 10
+    assert 10 <= finished.metrics[-1]["generator/places"] <= 50, "of five for each replica and version that it holds"
 
 
 def test_the_reference_stays_the_policy_of_the_start(finished):
@@ -255,6 +256,19 @@ def test_a_resumed_run_continues_from_its_checkpoint(lab, finished, tmp_path):
     groups = sorted({int(episode.split("-")[0][1:]) for episode in trained})
     skipped = {s.group_id for step in folder.episode_steps() for s in folder.read_episodes(step) if not s.trained}
     assert sorted({*groups, *skipped}) == list(range(max(groups) + 1))
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_takes_the_steps_that_it_took_before(lab, finished, tmp_path):
+    """Weights, the optimizer's state, tasks and seeds are those of the checkpoint: not one bit differs."""
+    folder, reporter = finished.copy(tmp_path), lab.reporter()
+    recipe = replace(finished.recipe, logging=replace(finished.recipe.logging, sinks=()))
+    recipe = replace(recipe, loop=replace(recipe.loop, eval_every=0), eval=replace(recipe.eval, at_end=False))
+    with folder:
+        asyncio.run(train(recipe, folder, reporter, resume=True, from_step=2))
+    assert len(reporter.metrics) == 2
+    for again, before in zip(reporter.metrics, finished.metrics[2:], strict=True):
+        same = [name for name in before if name.startswith(("train/", "rollout/", "reward/")) and "time" not in name]
+        assert len(same) > 20 and {name: again[name] for name in same} == {name: before[name] for name in same}
 
 
 def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is_resumed(lab, finished, tmp_path):
