@@ -15,8 +15,8 @@ from handlers import FakeHandler
 
 from agentgym.http_server import Bounds, configure
 from agentgym.serve.endpoint import Endpoint
+from agentgym.tables.roots import Roots
 from agentgym.view.app import View
-from agentgym.view.roots import Roots
 from agentgym.view.server import listen, serve
 
 KEY = "sk-of-the-tests"

@@ -12,7 +12,7 @@ from agentgym.cli.results import figure
 from agentgym.commands.shell import Paint, Shell
 
 TOKEN_HEADER = ("position", "turn", "id", "token", "from", "version", "logprob")
-SAMPLED = 2  # in ORIGINS of agentgym.view.episode
+SAMPLED = 2  # in ORIGINS of agentgym.tables.episode
 UNLIKELY = math.log(0.1)
 Shown = Mapping[str, Any]
 """What `episode_json` gives, or a part of it."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import UserError
+from agentgym.tables.environments import has_tools
 from agentgym.tools import Schema
 from agentgym.types import Task
-from agentgym.view.environments import has_tools
 
 
 def tools_of(environment: Environment[Any], task: Task) -> Sequence[Schema]:

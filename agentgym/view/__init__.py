@@ -1,1 +1,1 @@
-"""The local page about runs: their data as JSON, and the server of `agentgym view`. It only reads, but for steering."""
+"""The local page about runs: its server, its live events, plays by hand. It only reads, but for steering."""

@@ -23,21 +23,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from agentgym.runs.folder import RunStatus
+from agentgym.tables.comparing import compare_json, diff_json, sides_json
+from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_json
+from agentgym.tables.episode import NO_TOKENIZER, episode_json
+from agentgym.tables.episode_search import group_json, search, whole
+from agentgym.tables.problems import Problem
+from agentgym.tables.reports import report_json, reports_json
+from agentgym.tables.roots import Roots
+from agentgym.tables.run import Run
+from agentgym.tables.steering import ask
+from agentgym.tables.summary import run_json, run_row
 from agentgym.view.bundle import Bundle
-from agentgym.view.comparing import compare_json, diff_json, sides_json
-from agentgym.view.curves import MAX_POINTS, curves_json, lanes_json, time_json
-from agentgym.view.episode import NO_TOKENIZER, episode_json
 from agentgym.view.journal import events_json, log_json
 from agentgym.view.live import live
 from agentgym.view.plays import Plays
-from agentgym.view.problems import Problem
-from agentgym.view.query import group_json, search, whole
-from agentgym.view.reports import report_json, reports_json
-from agentgym.view.roots import Roots
-from agentgym.view.run import Run
 from agentgym.view.security import Access, Guard
-from agentgym.view.steering import ask
-from agentgym.view.summary import run_json, run_row
 
 PAGE = Path(__file__).parent / "page"
 Handler = Callable[[Request], Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym.view.roots import inside
+from agentgym.tables.roots import inside
 
 _IMPORT = re.compile(
     r"""^[ \t]*import\s*(?:(?P<what>[^"';]+?)\s*from\s*)?["'](?P<path>[^"']+)["'][ \t]*;?""", re.MULTILINE

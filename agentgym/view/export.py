@@ -15,16 +15,16 @@ from urllib.parse import quote
 
 from agentgym.errors import UserError
 from agentgym.runs.files import write_whole
+from agentgym.tables.comparing import sides_json
+from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_json
+from agentgym.tables.episode import episode_json
+from agentgym.tables.episode_search import MAX_LIMIT, search
+from agentgym.tables.reports import report_json, reports_json
+from agentgym.tables.run import Run
+from agentgym.tables.summary import run_json, run_row
 from agentgym.view.app import PAGE, View, as_text
 from agentgym.view.bundle import Bundle, NotBundled
-from agentgym.view.comparing import sides_json
-from agentgym.view.curves import MAX_POINTS, curves_json, lanes_json, time_json
-from agentgym.view.episode import episode_json
 from agentgym.view.journal import events_json
-from agentgym.view.query import MAX_LIMIT, search
-from agentgym.view.reports import report_json, reports_json
-from agentgym.view.run import Run
-from agentgym.view.summary import run_json, run_row
 
 MAX_BYTES = 32 * 2**20  # of data
 EPISODES = 200  # of a run, whole

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from agentgym.tables.problems import Problem
+from agentgym.tables.roots import inside
+from agentgym.tables.run import Run
 from agentgym.view.live import event_of
-from agentgym.view.problems import Problem
-from agentgym.view.roots import inside
-from agentgym.view.run import Run
 
 MAX_BYTES = 2**20
 MAX_LINE = 2000

@@ -15,8 +15,8 @@ from typing import Any
 from agentgym.runs.liveness import Liveness
 from agentgym.runs.metrics import Tail, parse_row
 from agentgym.runs.steering import Steering, as_json
-from agentgym.view.run import Run
-from agentgym.view.summary import processes
+from agentgym.tables.run import Run
+from agentgym.tables.summary import processes
 
 POLL_S = 1.0
 BEAT_S = 10.0

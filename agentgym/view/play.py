@@ -20,9 +20,9 @@ from agentgym.rollout.sandboxes import choose_sandbox
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import pack
 from agentgym.sandbox import Sandbox
+from agentgym.tables.problems import Problem
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Episode, Stop, Task
-from agentgym.view.problems import Problem
 
 MAX_CHARS = 20_000
 MAX_CALLS = 16

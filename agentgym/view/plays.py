@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from agentgym.hooks import PluginRegistry
-from agentgym.view.environments import MAX_TASKS, build, env_json, env_rows, find_task
+from agentgym.tables.environments import MAX_TASKS, build, env_json, env_rows, find_task
+from agentgym.tables.episode_search import whole
+from agentgym.tables.problems import Problem
 from agentgym.view.play import IDLE_S, Play, read_turn
-from agentgym.view.problems import Problem
-from agentgym.view.query import whole
 
 MAX_PLAYS = 4
 KEPT = 32  # plays that ended

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentgym.view.problems import STATUS
+from agentgym.tables.problems import STATUS
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 POLICY = (

@@ -11,8 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 from view_runs import write_run
 
+from agentgym.tables.roots import Roots
 from agentgym.view.app import View, build_app
-from agentgym.view.roots import Roots
 from agentgym.view.security import Access
 
 URL = "http://127.0.0.1:8710"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from agentgym.tables.roots import Roots
 from agentgym.view.app import View
-from agentgym.view.roots import Roots
 from agentgym.view.server import listen, serve
 
 

@@ -19,9 +19,9 @@ from agentgym.evals.diagnosis import diagnose
 from agentgym.evals.statistics import paired_difference
 from agentgym.runs.episode_index import index_path
 from agentgym.runs.folder import RunFolder
+from agentgym.tables.roots import Roots
 from agentgym.types import Group
 from agentgym.view.app import View, build_app
-from agentgym.view.roots import Roots
 from agentgym.view.security import Access
 
 

@@ -13,11 +13,11 @@ from view_runs import HOSTILE, episode, task
 
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
+from agentgym.tables.roots import Roots
 from agentgym.types import Group
 from agentgym.view.app import PAGE, View
 from agentgym.view.bundle import Bundle, NotBundled
 from agentgym.view.export import Export
-from agentgym.view.roots import Roots
 
 INDEX = """<!doctype html>
 <html lang="en">

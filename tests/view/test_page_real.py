@@ -11,9 +11,9 @@ from view.browsers import Browser, Watched, chromium
 from view.real_view import viewing
 from view_runs import write_run
 
+from agentgym.tables.roots import Roots
 from agentgym.view.app import View
 from agentgym.view.export import Export
-from agentgym.view.roots import Roots
 
 pytestmark = pytest.mark.browser
 

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from agentgym import Environment, Reply, Task, hookimpl
 from agentgym.hooks import PluginRegistry
+from agentgym.tables.roots import Roots
 from agentgym.view.app import View, build_app
 from agentgym.view.plays import MAX_PLAYS, Plays
-from agentgym.view.roots import Roots
 from agentgym.view.security import Access
 
 URL = "http://127.0.0.1:8710"
@@ -182,7 +182,7 @@ def test_environments_are_listed_with_their_options_and_tasks(shops: TestClient)
     assert (one["name"], one["summary"], one["error"]) == ("shopping", "Buy an apple, then say `done`.", "")
     found = shops.get("/api/envs/shopping?n=1").json()
     assert [task["task_id"] for task in found["tasks"]] == ["shop-0"] and found["more"] is True
-    assert found["options"][0]["name"] == "limit" and found["has_tools"] is True
+    assert found["options"][0]["key"] == "limit" and found["has_tools"] is True
     assert found["tasks"][0]["answer"] == {"$tuple": ["apple"]}
 
 

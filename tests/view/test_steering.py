@@ -122,9 +122,9 @@ async def test_events_follow_a_run_and_a_reader_that_was_cut_off_goes_on_where_i
     folder: RunFolder, open_view
 ) -> None:
     from agentgym.runs.checkpoints import drop_undone
+    from agentgym.tables.roots import Roots
+    from agentgym.tables.run import Run
     from agentgym.view.live import live
-    from agentgym.view.roots import Roots
-    from agentgym.view.run import Run
 
     run = Run(next(Roots.of([folder.path.parent]).locations()), None)
     seen: list[tuple[str, int, dict]] = []

@@ -20,8 +20,8 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry, PluginStatus
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.tasks import drawn
+from agentgym.tables.environments import env_rows, first_line, task_json
 from agentgym.types import Json, Split, Task
-from agentgym.view.environments import env_rows, first_line, task_json
 
 DESCRIPTION = """
 `agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the

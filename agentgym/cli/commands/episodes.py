@@ -16,11 +16,11 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import encode_saved
+from agentgym.tables.episode import episode_json
+from agentgym.tables.episode_search import matching, row
+from agentgym.tables.episode_table import Table
+from agentgym.tables.run import Run
 from agentgym.types import Outcome, Stop
-from agentgym.view.episode import episode_json
-from agentgym.view.query import matching, row
-from agentgym.view.run import Run
-from agentgym.view.table import Table
 
 DESCRIPTION = """
 List the episodes of a step, or read one: its messages turn by turn, rewards, why it stopped, and which version

@@ -14,8 +14,8 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunStatus, runs_in
 from agentgym.runs.report import number
-from agentgym.view.run import Run
-from agentgym.view.summary import run_row
+from agentgym.tables.run import Run
+from agentgym.tables.summary import run_row
 
 DESCRIPTION = f"""
 List the runs in a folder with their state and last figures: the oldest first, those that go on at the end. gain: the

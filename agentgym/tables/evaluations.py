@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym.evals.statistics import PairedDifference, paired_difference, success_interval, success_share
-from agentgym.view.run import Run
-from agentgym.view.table import Table
+from agentgym.tables.episode_table import Table
+from agentgym.tables.run import Run
 
 CUT = "episode: cut"  # source and kind of the error
 Scores = dict[str, list[float | None]]  # by task

@@ -16,8 +16,8 @@ from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.liveness import last_change
 from agentgym.runs.metrics import MetricsLog
-from agentgym.view.roots import Root, RunLocation, inside
-from agentgym.view.table import Tables
+from agentgym.tables.episode_table import Tables
+from agentgym.tables.roots import Root, RunLocation, inside
 from agentgym.yaml import read_yaml, value_at
 
 MAX_JSON = 64 * 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
-from agentgym.view.problems import Problem
+from agentgym.tables.problems import Problem
 
 DEFAULTS = ("runs", "evals")
 

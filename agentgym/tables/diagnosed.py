@@ -7,7 +7,7 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.evals.diagnosis import diagnose_figures, how_it_ended, read_evaluations
-from agentgym.view.run import Run
+from agentgym.tables.run import Run
 
 
 def diagnosis(run: Run) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any
 
 from agentgym.evals.statistics import success_interval
 from agentgym.runs.metrics import MetricsRow
-from agentgym.view.evaluations import evaluations
-from agentgym.view.problems import Problem
-from agentgym.view.run import Run
-from agentgym.view.summary import PHASES
-from agentgym.view.table import Part, Table
+from agentgym.tables.episode_table import Part, Table
+from agentgym.tables.evaluations import evaluations
+from agentgym.tables.problems import Problem
+from agentgym.tables.run import Run
+from agentgym.tables.summary import PHASES
 
 HELD_OUT, DIFFERENCE, SUCCESS = "eval/success", "eval/difference", "rollout/success_mean"
 NO_SIGNAL, TRUNCATED = "view/no_signal_share", "view/truncated_share"

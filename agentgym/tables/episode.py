@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentgym.runs.records import unpack
-from agentgym.view.query import group_of, row
-from agentgym.view.table import Table
+from agentgym.tables.episode_search import group_of, row
+from agentgym.tables.episode_table import Table
 
 MAX_TEXT = 200_000  # characters of one message
 NO_TOKENIZER = "no tokenizer is known of this run"

@@ -11,11 +11,11 @@ from agentgym.errors import UserError
 from agentgym.evals.compare import Comparison, Saved, TaskPair, compare, config_differences, mismatches
 from agentgym.evals.statistics import success_interval, success_share
 from agentgym.runs.records import unpack
-from agentgym.view.evaluations import difference_json, evaluations, scores_of
-from agentgym.view.problems import Problem
-from agentgym.view.query import row
-from agentgym.view.run import Run
-from agentgym.view.table import Table
+from agentgym.tables.episode_search import row
+from agentgym.tables.episode_table import Table
+from agentgym.tables.evaluations import difference_json, evaluations, scores_of
+from agentgym.tables.problems import Problem
+from agentgym.tables.run import Run
 
 MAX_TASKS = 500
 MAX_WORDS = 4000

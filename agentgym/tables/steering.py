@@ -8,8 +8,8 @@ from typing import Any
 from agentgym.errors import InfraError, UserError
 from agentgym.runs.folder import RunStatus
 from agentgym.runs.steering import Steering, as_json
-from agentgym.view.problems import Problem
-from agentgym.view.run import Run
+from agentgym.tables.problems import Problem
+from agentgym.tables.run import Run
 
 SHOWN = 50
 

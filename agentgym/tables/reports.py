@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgym.view.problems import Problem
-from agentgym.view.roots import Root, Roots, inside
+from agentgym.tables.problems import Problem
+from agentgym.tables.roots import Root, Roots, inside
 
 MAX_BYTES = 8 * 2**20
 MAX_FILES = 500

@@ -11,10 +11,10 @@ from typing import Any
 from agentgym.runs.folder import RunStatus
 from agentgym.runs.liveness import Liveness, liveness
 from agentgym.runs.metrics import MetricsRow
-from agentgym.view.diagnosed import diagnosis
-from agentgym.view.evaluations import evaluations
-from agentgym.view.run import Run
-from agentgym.view.steering import steering
+from agentgym.tables.diagnosed import diagnosis
+from agentgym.tables.evaluations import evaluations
+from agentgym.tables.run import Run
+from agentgym.tables.steering import steering
 from agentgym.yaml import flat
 
 PHASES = ("generate", "sandbox", "train", "reference", "publish")

@@ -21,8 +21,8 @@ from agentgym.runs.episode_index import (
     read_index,
     write_index,
 )
-from agentgym.view.problems import Problem
-from agentgym.view.roots import inside
+from agentgym.tables.problems import Problem
+from agentgym.tables.roots import inside
 
 FOLDERS = {"train": "episodes", "eval": "evals"}  # by source
 _FILE = re.compile(r"step-(\d+)(\.part)?\.jsonl(\.gz)?")

@@ -13,8 +13,8 @@ from agentgym.hooks import PluginRegistry
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.tasks import drawn
 from agentgym.runs.records import pack
+from agentgym.tables.problems import Problem
 from agentgym.types import Json, Task
-from agentgym.view.problems import Problem
 
 MAX_TASKS = 200
 MAX_SKIPPED = 10_000

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentgym.runs.records import unpack
-from agentgym.view.problems import Problem
-from agentgym.view.table import Table
+from agentgym.tables.episode_table import Table
+from agentgym.tables.problems import Problem
 
 MAX_LIMIT, LIMIT = 500, 50
 MAX_FINAL = 20_000  # characters

@@ -1,0 +1,1 @@
+"""Runs, evaluations, episodes and environments as rows of data: the view serves them, the command line prints them."""
