@@ -146,9 +146,7 @@ async def test_a_solution_that_does_not_load_fails_every_case(backend: SandboxBa
 
 async def test_an_endless_loop_times_out_and_keeps_what_was_judged(backend: SandboxBackend) -> None:
     code = "def f(x):\n    while x == 1:\n        pass\n    return x\n"
-    began_s = time.monotonic()
     verdict, wall_s = await hung(backend, code, *[CallCase(args=(x,), expected=x) for x in (0, 1, 2)])
-    assert time.monotonic() - began_s < 30 + 2 * wall_s
     assert verdict.status is RunStatus.TIMEOUT
     assert verdict.error == f"timed out after {wall_s:g} s"
     assert [result.error for result in verdict.results] == ["", verdict.error, "not reached"]
@@ -293,9 +291,7 @@ async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBacke
 
 
 async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
-    began_s = time.monotonic()
     found = await backend.probe()
-    assert time.monotonic() - began_s < 60  # one of them starts sandboxes to see
     assert found.backend == backend.name
     assert found.detail
     limits = {found.isolated, found.network_off, found.memory_limit, found.process_limit}

@@ -104,9 +104,7 @@ async def test_a_flood_of_output_is_ended(session: Session) -> None:
 
 async def test_an_endless_run_is_interrupted_and_keeps_its_names(session: Session) -> None:
     await out(session, "x = 1")
-    began_s = time.monotonic()
     result = await stopped(session.run, "x += 1\nprint('begun')\nwhile True:\n    x += 1\n")
-    assert time.monotonic() - began_s < 120
     assert (result.status, result.stdout, result.state_lost) == (RunStatus.TIMEOUT, "begun\n", False)
     assert "KeyboardInterrupt" in result.stderr
     assert result.limit is not None and result.limit.resource == "wall_s" and result.limit.allowed in WALL_S
@@ -231,10 +229,8 @@ async def test_home_is_the_work_folder_and_scripts_run_in_it(session: Session) -
 
 
 async def test_what_a_command_starts_in_the_background_lasts(session: Session) -> None:
-    began_s = time.monotonic()
     started = await session.exec("(while sleep 0.05; do echo noise; echo x >> ticks; done) & echo started")
     assert ("started" in started.stdout.splitlines(), started.status) == (True, RunStatus.OK)
-    assert time.monotonic() - began_s < 20
     await out(session, "1")
     await size_past(session, "ticks", await size_past(session, "ticks", -1))
     await session.reset()
