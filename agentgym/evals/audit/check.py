@@ -30,7 +30,7 @@ PARTS: Mapping[str, str] = {
     "tasks": "splits, ids, overlap, time to make one",
     "prompts": "prompts that are too long",
     "oracle": "the environment's own right answers",
-    **{name: probe.WHAT for name, probe in PROBES.items()},
+    **{name: probe.what for name, probe in PROBES.items()},
     "together": "episodes that are played at the same time",
     "processes": "other processes, with other values of PYTHONHASHSEED",
 }

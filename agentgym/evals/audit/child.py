@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, cast
 
 from agentgym.env import Environment
+from agentgym.evals.audit.attempt import always
 from agentgym.evals.audit.oracle import Solution, has_oracle, solving, written
-from agentgym.evals.audit.probes.attempt import always
 from agentgym.evals.audit.repeats import NUM_PLAYED, ChildRequest, tasks_seen
 from agentgym.evals.audit.stage import Says, Stage
 from agentgym.evals.audit.stream import first_tasks

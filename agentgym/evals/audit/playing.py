@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from agentgym.evals.audit.attempt import Attempt, always, replayed
 from agentgym.evals.audit.judge import Judge
 from agentgym.evals.audit.oracle import Solution, has_oracle, most_frequent, solving, written
-from agentgym.evals.audit.probes import PROBES, huge
-from agentgym.evals.audit.probes.attempt import Attempt, always, replayed
+from agentgym.evals.audit.probes import PROBES, STEPS, huge
 from agentgym.evals.audit.stage import Played, Says, Stage
 from agentgym.evals.audit.watched import Hangs
 from agentgym.held_loop import limited
@@ -121,7 +121,7 @@ async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge
     slow = await _slow_variants(stage, attempts[0], judge) if name == "huge" else set[str]()
     labels: list[str] = []
     parts: list[tuple[Task, Says]] = []
-    for attempt in attempts[: probe.MAX_TASKS]:
+    for attempt in attempts[: probe.max_tasks]:
         for label, says in probe.variants(attempt):
             if label not in slow:
                 labels.append(label)
@@ -132,15 +132,15 @@ async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge
     by_variant: dict[str, list[Played]] = {}
     for label, one in zip(labels, played, strict=True):
         by_variant.setdefault(label, []).append(one)
-    judge.probe(name, probe.WHAT, by_variant, probe.FIGURE_ONLY, seconds)
+    judge.probe(name, probe.what, by_variant, probe.figure_only, seconds)
     await _look_for_held(stage, name, parts, played, HELD_HUGE_S if name == "huge" else HELD_S, judge)
 
 
 async def _slow_variants(stage: Stage, attempt: Attempt, judge: Judge) -> set[str]:
     """What already takes long when it is shorter: it is a finding, and is not played at its whole size."""
     slow: set[str] = set()
-    for size in huge.STEPS:
-        for label, says in huge.variants(attempt, size):
+    for size in STEPS:
+        for label, says in huge(attempt, size):
             if label in slow:
                 continue
             held_s = (await stage.play(attempt.task, says)).held_s

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Protocol
 
 from agentgym.evals.audit.oracle import Solution
 from agentgym.evals.audit.stage import Says
@@ -27,20 +26,18 @@ class Attempt:
     has_tools: bool
 
 
-class Probe(Protocol):
-    """One way to be rewarded without a right answer. A module of this package is one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One way to be rewarded without a right answer."""
 
-    WHAT: one line. FIGURE_ONLY: variants that may be rewarded, since what they say can be right.
-    MAX_TASKS: that it is tried in; None is all.
-    """
-
-    WHAT: str
-    FIGURE_ONLY: frozenset[str]
-    MAX_TASKS: int | None
-
-    def variants(self, attempt: Attempt) -> Iterator[Script]:
-        """Nothing where the probe says nothing that means anything in this task."""
-        ...
+    what: str
+    """One line for the report."""
+    variants: Callable[[Attempt], Iterator[Script]]
+    """Yields nothing where the probe says nothing that means anything in this task."""
+    figure_only: frozenset[str] = frozenset()
+    """Variants that may be rewarded, since what they say can be right."""
+    max_tasks: int | None = None
+    """The number of tasks that it is tried in; None is all."""
 
 
 def assistant(text: str, calls: Sequence[Mapping[str, Json]] = ()) -> Message:
@@ -65,3 +62,8 @@ def first(text: str, then: str) -> Says:
 def replayed(solution: Solution) -> Says:
     """Say what the solution said, its calls included, and at the end its last words again and again."""
     return lambda watched: chain(solution.said, repeat(assistant(solution.text)))
+
+
+def texts(by_name: Mapping[str, str]) -> Callable[[Attempt], Iterator[Script]]:
+    """Variants that say one text each, whatever the task."""
+    return lambda attempt: ((name, always(text)) for name, text in by_name.items())
