@@ -23,6 +23,7 @@ from gymnasium.vector.utils import batch_space
 
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
+from agentgym.rollout.calls import all_together
 from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 
 Result = TypeVar("Result")
@@ -243,7 +244,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         for i in chosen:
             random = self.np_random if seeds[i] is None else np.random.default_rng(seeds[i])
             draws[i] = int(random.integers(_SEEDS))
-        begun = _LOOP.run(_together([episodes[i].reset(draw) for i, draw in draws.items()]))
+        begun = _LOOP.run(all_together([episodes[i].reset(draw) for i, draw in draws.items()]))
         infos = self._begin(draws, begun, {})
         return tuple(self._texts), infos
 
@@ -267,7 +268,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
         self._texts = [""] * self.num_envs
         live = [int(i) for i in np.flatnonzero(~self._over)]
         infos: Info = {}
-        for i, after in zip(live, _LOOP.run(_together([episodes[i].step(actions[i]) for i in live])), strict=True):
+        for i, after in zip(live, _LOOP.run(all_together([episodes[i].step(actions[i]) for i in live])), strict=True):
             self._texts[i], rewards[i] = after.text, after.reward
             terminated[i], truncated[i] = after.terminated, after.truncated
             if self._mode is AutoresetMode.SAME_STEP and (after.terminated or after.truncated):
@@ -277,7 +278,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray[Any, An
                 infos = self._add_info(infos, after.info, i)
         self._over |= terminated | truncated
         calls = [episodes[i].reset(int(self.np_random.integers(_SEEDS))) for i in waiting]
-        infos = self._begin(waiting, _LOOP.run(_together(calls)), infos)
+        infos = self._begin(waiting, _LOOP.run(all_together(calls)), infos)
         return tuple(self._texts), rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -289,16 +290,6 @@ def _option(options: Info | None, name: str) -> Any:
     if unknown := set(options or {}) - {name}:
         raise UserError(f"reset has no option {min(unknown)!r}.{nearest(min(unknown), [name])}")
     return (options or {}).get(name)
-
-
-async def _together(calls: Sequence[Coroutine[object, object, Result]]) -> list[Result]:
-    """All results in order, or the first error, when nothing is running any more."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 register_gymnasium()

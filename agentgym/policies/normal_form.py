@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from agentgym.text.tool_formats.thoughts import after_thoughts
+from agentgym.text.tool_formats.base import after_thoughts
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Json, Message
 

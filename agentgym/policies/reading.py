@@ -10,7 +10,7 @@ from agentgym.argument_types import typed
 from agentgym.policies.call_handler import CallAnswer
 from agentgym.rollout.calls import checked
 from agentgym.text.chat import ChatRenderer
-from agentgym.text.tool_formats.thoughts import after_thoughts
+from agentgym.text.tool_formats.base import after_thoughts
 from agentgym.tools import MalformedCall, Schema, ToolCall
 from agentgym.types import FinishReason, Json, Turn
 from agentgym.utf8 import clean_fields

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Json, Message, ToolTrace
@@ -15,6 +15,7 @@ from agentgym.utf8 import clean_fields, clean_text
 
 Call = ToolCall | MalformedCall
 MAX_DEPTH = 64
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +105,17 @@ async def answer_calls(
         return trace(cut_text(result.text, max_chars), result.error)
 
     if together:
-        traces += await _together([answer(call) for call in calls])
+        traces += await all_together([answer(call) for call in calls])
         return
     for call in calls:
         traces.append(await answer(call))
 
 
-async def _together(answers: Sequence[Coroutine[Any, Any, ToolTrace]]) -> list[ToolTrace]:
-    """All traces, or the first error when nothing is running any more."""
+async def all_together(calls: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+    """All results in order, or the first error when nothing is running any more."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(answer) for answer in answers]
+            tasks = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 
+_OPEN, _CLOSE = "<think>", "</think>"
 _STAND_INS = tuple(map(chr, range(0xE0F0, 0xE100)))  # private characters, of which a text holds at least one not
 
 
@@ -93,3 +94,11 @@ def replaced(value: Json, old: str, new: str) -> Json:
     if isinstance(value, Sequence):
         return [replaced(part, old, new) for part in value]
     return value
+
+
+def after_thoughts(text: str) -> int:
+    """Where the text goes on behind the thoughts that it begins with; its end where they never end."""
+    if not text.lstrip().startswith(_OPEN):
+        return 0
+    close = text.find(_CLOSE)
+    return close + len(_CLOSE) if close >= 0 else len(text)

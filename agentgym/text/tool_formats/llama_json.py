@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_formats.base import Parsed, ToolFormat, after_thoughts
 from agentgym.text.tool_formats.json_calls import Unreadable, call_of, dumps, malformed, read_json
-from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 
 _TAG, _PYTHON = "<|python_tag|>", "<|python_start|><|python_end|>"  # of Llama 3, and of Llama 4's template

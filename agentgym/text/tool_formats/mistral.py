@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_formats.base import Parsed, ToolFormat, after_thoughts
 from agentgym.text.tool_formats.json_calls import Unreadable, call_of, dumps, malformed, read_json
-from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"

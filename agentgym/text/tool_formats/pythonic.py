@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentgym.python_syntax import parse_expression
-from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_formats.base import Parsed, ToolFormat, after_thoughts
 from agentgym.text.tool_formats.json_calls import MAX_DEPTH, MAX_FAULT, TOO_DEEP
-from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentgym.errors import UserError, pip_install
-from agentgym.text.tool_formats.base import Parsed, ToolFormat
+from agentgym.text.tool_formats.base import Parsed, ToolFormat, after_thoughts
 from agentgym.text.tool_formats.json_calls import MAX_FAULT, Unreadable, dumps, read_json
 from agentgym.text.tool_formats.qwen_coder import value_of
-from agentgym.text.tool_formats.thoughts import after_thoughts
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 
