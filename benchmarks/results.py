@@ -1,7 +1,7 @@
 """Makes the tables and the curve of docs/results.md, by running whole training runs one after another.
 
     python benchmarks/results.py learning     three seeds and the controls
-    python benchmarks/results.py environments the other environments, three seeds each, and their controls
+    python benchmarks/results.py environments the other environments, with controls: prints a table
     python benchmarks/results.py overlap      asynchronous against synchronous
     python benchmarks/results.py write        docs/results.md from what was measured
 
@@ -204,7 +204,7 @@ def machine() -> str:
 
 def write() -> None:
     """Replace the text between the markers of docs/results.md."""
-    learning, overlap, environments = load(LEARNING), load(OVERLAP), load(ENVIRONMENTS)
+    learning, overlap = load(LEARNING), load(OVERLAP)
     parts = {"machine": f"Machine: {machine()}."}
     if learning:
         draw_curve(learning)
@@ -212,8 +212,6 @@ def write() -> None:
         mean = f"\n\nMean rise of {len(seeds)} seeds: {statistics.fmean(seeds):+.3f}, the least {min(seeds):+.3f}."
         peak = max(number(f, "peak_mib") for f in learning.values())
         parts["learning"] = learning_table(learning) + mean + f" Peak memory of the process tree: {peak:.0f} MiB."
-    if environments:
-        parts["environments"] = learning_table(environments)
     if overlap:
         parts["overlap"] = overlap_table(overlap)
     text = DOCUMENT.read_text()
@@ -239,7 +237,10 @@ def main() -> int:
     arms = {"learning": LEARNING, "environments": ENVIRONMENTS, "overlap": OVERLAP}[arguments.what]
     if arguments.only:
         arms = {name: arms[name] for name in arguments.only}
-    return 0 if measure(arms, again=arguments.again, at_once=arguments.at_once) else 1
+    measured = measure(arms, again=arguments.again, at_once=arguments.at_once)
+    if arguments.what == "environments":
+        print(learning_table(load(arms)))
+    return 0 if measured else 1
 
 
 if __name__ == "__main__":
