@@ -44,7 +44,7 @@ from agentgym.evals.statistics import holm, run_difference
 
 if TYPE_CHECKING:
     from agentgym.evals.statistics import RunDifference
-    from agentgym.rl.loop import StepRecord, TrainingLoop
+    from agentgym.loops.async_rl import StepRecord, TrainingLoop
 
 HERE = Path(__file__).parent
 RECIPES = {"code_exec": "code_exec_sync.yaml", "math": "math.yaml", "tool_use": "tool_use.yaml"}

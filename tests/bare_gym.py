@@ -8,6 +8,7 @@ from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.scoring import Scorer
 from agentgym.run.gym import Gym
+from agentgym.run.settle import settle_served
 from agentgym.text.chat import ChatRenderer
 
 
@@ -20,5 +21,5 @@ def bare_gym(environment: Environment, recipe: Recipe | None = None, chat: ChatR
         backend=None,
         capabilities=None,
         activity=Activity(),
-        recipe=recipe or Recipe(),
+        settled=settle_served(recipe or Recipe()),
     )

@@ -94,7 +94,8 @@ async def _services(
         if recipe.sft is not None:
             yield await open_sft(recipe, folder, reporter, registry)
         else:
-            async with opened(recipe, folder, reporter, registry, pieces) as found:
+            resumes = before is not None
+            async with opened(recipe, folder, reporter, registry, pieces, resume=resumes) as found:
                 yield found
         folder.set_status(RunStatus.DONE)
         folder.event("done")

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agentgym.generators.slots import AdaptiveSlots
+from agentgym.loops.async_rl import StepRecord, TrainingLoop
 from agentgym.planning.clock import JumpingLoop
 from agentgym.planning.rates import Rates, tokens_of
 from agentgym.planning.shared import Device, Work
 from agentgym.rl.config import LoopConfig
-from agentgym.rl.loop import StepRecord, TrainingLoop
 from agentgym.rollout.tasks import TaskStream
 from agentgym.types import Episode, GenerateRequest, Group, Task
 

@@ -1,10 +1,35 @@
-"""Methods of services as a loop calls them: one answers, or all do."""
+"""The calls of a loop over services: of tasks and episodes, generators, buffers, rows, rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Generic, ParamSpec, TypeVar
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from agentgym.actors.process_group import ProcessGroup
+from agentgym.actors.service import Session
+from agentgym.errors import UserError
+from agentgym.generators.actor import Generator
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.service import GeneratorService
+from agentgym.loops.async_rl import oldest_version
+from agentgym.loops.dataset import DatasetActor
+from agentgym.loops.pieces import Pieces
+from agentgym.loops.rewards import RewardActor, RewardService
+from agentgym.loops.rows import Row
+from agentgym.rl.advantages import Advantage, assign_advantages
+from agentgym.rl.config import LoopConfig
+from agentgym.rl.replay_buffer import ReplayBuffer
+from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.episode import EpisodePlayer, turn_sampling
+from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.tasks import TaskStream
+from agentgym.run.gym import Gym
+from agentgym.text.chat import ChatRenderer
+from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Json, SamplingParams, Stop, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,3 +62,298 @@ class Call(Generic[P, R]):
 
     async def call_all(self, *args: P.args, **options: P.kwargs) -> list[R]:
         return await self.fanout(*args, **options)
+
+
+MakeStream = Callable[[int, Json], TaskStream]
+"""The recipe's tasks from a number on, given what an earlier stream had learned until there."""
+
+
+class DatasetCalls:
+    """The training tasks, endless. num_sampled: how many were drawn, which is the number of the next one.
+
+    A sampler that learns is told what became of each task by `play_group`, or by `observe` for groups from elsewhere.
+    """
+
+    def __init__(self, make_stream: MakeStream, in_flight: int) -> None:
+        """in_flight: how many tasks a sampler that learns draws ahead of what was played."""
+        self._make_stream, self._in_flight = make_stream, in_flight
+        self.sample = Call(self._sample)
+        self._begin_at(0, None)
+
+    def _begin_at(self, number: int, state: Json) -> None:
+        self.stream = self._make_stream(number, state)
+        self.num_sampled = number
+        self._waiting: defaultdict[str, deque[int]] = defaultdict(deque)  # numbers of tasks that nobody plays yet
+
+    async def _sample(self) -> Task:
+        """Raises UserError where it could only wait for tasks that were sampled and never played."""
+        unplayed = sum(map(len, self._waiting.values()))
+        learns = type(self.stream).observe is not TaskStream.observe
+        if learns and unplayed > self._in_flight:
+            raise UserError(
+                f"{unplayed} tasks were sampled and not played, and the task sampler waits for what becomes of them: "
+                f"play them first (it draws {self._in_flight} ahead), raise loop.max_staleness, or set another "
+                "task_sampler"
+            )
+        number, self.num_sampled = self.num_sampled, self.num_sampled + 1
+        task = await self.stream.draw()
+        if learns:
+            self._waiting[task.task_id].append(number)
+        return task
+
+    def begin(self, task: Task) -> int | None:
+        """A task is played now. Returns its number; None for one that was not sampled here."""
+        numbers = self._waiting.get(task.task_id)
+        number = numbers.popleft() if numbers else None
+        if numbers is not None and not numbers:
+            del self._waiting[task.task_id]
+        return number
+
+    def end(self, number: int | None, group: Group) -> None:
+        """What became of it."""
+        if number is not None:
+            self.stream.observe(replace(group, group_id=number))
+
+    def observe(self, group: Group) -> None:
+        """A group of a sampled task that `play_group` did not play."""
+        self.end(self.begin(group.task), group)
+
+    def state_dict(self, next_task: int | None = None) -> dict[str, Json]:
+        """next_task: the first that no step has taken; by default all that were sampled are done."""
+        number = self.num_sampled if next_task is None else next_task
+        if not 0 <= number <= self.num_sampled:
+            raise UserError(f"next_task is {number}, and {self.num_sampled} tasks were sampled: give one of 0 to that")
+        try:
+            return {"next_task": number, "sampler": self.stream.state(number)}
+        except KeyError as unknown:
+            raise UserError(
+                f"the task sampler learns from what was played, and task {unknown} before next_task {number} was not; "
+                "give save the first task that no step has taken, as next_task"
+            ) from None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next task is `next_task` of the state."""
+        self._begin_at(state["next_task"], state["sampler"])
+
+
+class EnvironmentCalls:
+    """Plays the environment's tasks with the generators, and scores what was played."""
+
+    def __init__(
+        self, gym: Gym, player: EpisodePlayer, loop: LoopConfig, advantage: Advantage, dataset: DatasetCalls
+    ) -> None:
+        self._player, self._loop, self._advantage, self._dataset = player, loop, advantage, dataset
+        self._monitor = InfraMonitor(player.config.max_infra_error_share)
+        self.environment = gym.environment
+        self.play_episode = Call(self._play_episode)
+        self.play_group = Call(self._play_group)
+
+    async def _play_episode(self, task: Task, *, seed: int = 0, episode_id: str = "episode") -> Episode:
+        """Raises nothing for what breaks: the episode's outcome and error say it."""
+        episode = await self._player.play(task, episode_id=episode_id, seed=seed)
+        self._monitor.add(episode)
+        return episode
+
+    async def _play_group(self, task: Task, group_id: int, *, size: int | None = None) -> Group:
+        """`size` episodes of one task, with their advantages; by default loop.group_size of them.
+
+        Raises InfraError when too large a share of the last episodes was lost to broken infrastructure.
+        """
+        loop, number = self._loop, self._dataset.begin(task)
+        group = await play_group(
+            self._player, task, group_id=group_id, size=size or loop.group_size, run_seed=loop.seed
+        )
+        for episode in group.episodes:
+            self._monitor.add(episode)
+        assign_advantages(group, self._advantage)
+        self._dataset.end(number, group)
+        return group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was sampled for one prompt. completion: its tokens, their log-probabilities, and the weights' versions.
+
+    stop: DONE where it came to the end of its turn; else the limit that cut it.
+    """
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    stop: Stop
+
+
+class GeneratorCalls:
+    """The generators: all replicas at one version of the weights."""
+
+    def __init__(
+        self,
+        service: GeneratorService,
+        renderer: ChatRenderer,
+        config: GeneratorConfig,
+        rollout: RolloutConfig,
+        session: Session[Generator] | None = None,
+    ) -> None:
+        self.config = config
+        self._service, self._renderer, self._rollout, self._session = service, renderer, rollout, session
+        self.generate = Call(self._generate, self._everywhere)
+        self.update_weights = Call(service.update_weights)
+        self.get_version = Call(self._version)
+        self.get_metrics = Call(service.metrics)
+
+    async def _generate(
+        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
+    ) -> list[Said]:
+        """n completions of a prompt, which is a user's words or token ids.
+
+        Each ends where an episode's turn does: with the end of the turn, or at the limits of the recipe's `rollout`.
+        sampling: by default as in the recipe; with a seed, completion i gets the seed + i. One without stop_token_ids
+        ends with the turn, too. Raises UserError for a prompt that leaves no room in rollout.max_episode_tokens.
+        """
+        requests = self._requests(prompt, n, sampling)
+        answers = await asyncio.gather(*(self._service.generate(one, session=self._session) for one in requests))
+        return [self._said(one, answer) for one, answer in zip(requests, answers, strict=True)]
+
+    async def _everywhere(
+        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
+    ) -> list[list[Said]]:
+        """By replica."""
+        requests = self._requests(prompt, n, sampling)
+        answers = await asyncio.gather(*map(self._service.generate_everywhere, requests))
+        by_replica = zip(*answers, strict=False)  # of one that dies meanwhile some are missing
+        return [[self._said(*both) for both in zip(requests, given, strict=True)] for given in by_replica]
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[GeneratorCalls]:
+        """Calls that stay with one replica, for its caches, and move only when it dies."""
+        yield GeneratorCalls(self._service, self._renderer, self.config, self._rollout, self._service.new_session())
+
+    def _requests(self, prompt: str | Sequence[int], n: int, given: SamplingParams | None) -> list[GenerateRequest]:
+        config = self._rollout
+        ids = self._renderer.prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else tuple(prompt)
+        room = config.max_episode_tokens - len(ids)
+        if given is None and room < 1:
+            raise UserError(
+                f"the prompt has {len(ids)} tokens, rollout.max_episode_tokens is {config.max_episode_tokens}: "
+                "raise it, or give a shorter prompt"
+            )
+        how = given or turn_sampling(config, self._renderer, min(room, config.max_turn_tokens), seed=None)
+        how = replace(how, stop_token_ids=how.stop_token_ids or self._renderer.end_ids)
+        each = [how if how.seed is None else replace(how, seed=how.seed + i) for i in range(n)]
+        time_s = min(config.episode_time_s, config.generate_timeout_s)
+        return [GenerateRequest(prompt_ids=ids, sampling=one, time_s=time_s) for one in each]
+
+    def _said(self, request: GenerateRequest, completion: Completion) -> Said:
+        room = self._rollout.max_episode_tokens - len(request.prompt_ids)
+        if completion.finish_reason is FinishReason.STOP:
+            stop = Stop.DONE
+        elif completion.finish_reason is FinishReason.TIME:
+            stop = Stop.TIME
+        else:
+            stop = Stop.TURN_TOKENS if request.sampling.max_tokens < room else Stop.EPISODE_TOKENS
+        text = self._renderer.text(completion.completion_ids)
+        return Said(text=text, prompt_ids=tuple(request.prompt_ids), completion=completion, stop=stop)
+
+    async def _version(self) -> int:
+        return self._service.version
+
+
+ROWS_TIMEOUT_S = 300.0  # a hub may be slow
+
+
+class BufferCalls:
+    """Groups, or anything else, with the version of the weights that sampled them. It is in this process."""
+
+    def __init__(self, buffer: ReplayBuffer[Any]) -> None:
+        self.buffer = buffer
+        self.add = Call(self._add)
+        self.sample = Call(self._sample)
+        self.evict = Call(self._evict)
+        self.clear = Call(self._clear)
+        self.numel = Call(self._numel)
+        self.get_metrics = Call(self._metrics)
+        self.state_dict = Call(self._state)
+        self.load_state_dict = Call(self._load)
+
+    @classmethod
+    def of(cls, loop: LoopConfig, pieces: Pieces) -> BufferCalls:
+        own = {"batch_size": loop.groups_per_step, "max_policy_age": loop.max_staleness, "seed": loop.seed}
+        return cls(ReplayBuffer(**{**own, **pieces.replay_buffer}))
+
+    async def _add(self, item: object, policy_version: int | None = None) -> None:
+        """policy_version: of a group the oldest weights that sampled it, of another item its attribute."""
+        if policy_version is None and isinstance(item, Group):
+            policy_version = oldest_version(item)
+        self.buffer.add(item, policy_version)
+
+    async def _sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[Any] | None:
+        """batch_size items; None while there are too few. With dp_size above 1: [dp_size][batch_size]."""
+        batch = self.buffer.sample(curr_policy_version, batch_size)
+        return batch if batch is None or self.buffer.dp_size > 1 else batch[0]
+
+    async def _evict(self, curr_policy_version: int) -> None:
+        self.buffer.evict(curr_policy_version)
+
+    async def _clear(self) -> None:
+        self.buffer.clear()
+
+    async def _numel(self) -> int:
+        return len(self.buffer)
+
+    async def _metrics(self) -> dict[str, float]:
+        return self.buffer.get_metrics()
+
+    async def _state(self) -> dict[str, Any]:
+        return self.buffer.state_dict()
+
+    async def _load(self, state: Mapping[str, Any]) -> None:
+        self.buffer.load_state_dict(state)
+
+
+class RowCalls:
+    """Rows of data sets, from the process that reads them."""
+
+    def __init__(self, actor: ProcessGroup[DatasetActor]) -> None:
+        self._actor = actor
+        self.sample = Call(self._sample)
+        self.sample_many = Call(self._sample_many)
+        self.state_dict = Call(self._state)
+        self.load_state_dict = Call(self._load)
+
+    async def _sample(self) -> Row | None:
+        """None when all sources have ended."""
+        return await self._actor.call_one(DatasetActor.sample, timeout_s=ROWS_TIMEOUT_S)
+
+    async def _sample_many(self, count: int) -> list[Row]:
+        """Fewer than count when all sources have ended."""
+        return await self._actor.call_one(DatasetActor.sample_many, count, timeout_s=ROWS_TIMEOUT_S)
+
+    async def _state(self) -> dict[str, Any]:
+        return await self._actor.call_one(DatasetActor.state_dict, timeout_s=ROWS_TIMEOUT_S)
+
+    async def _load(self, state: Mapping[str, Any]) -> None:
+        await self._actor.call_one(DatasetActor.load_state_dict, state, timeout_s=ROWS_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedPieces:
+    """rows, responses: None where none were asked for."""
+
+    buffer: BufferCalls
+    rows: RowCalls | None
+    responses: RewardService | None
+
+
+async def start_pieces(pieces: Pieces, buffer: BufferCalls, stack: AsyncExitStack) -> StartedPieces:
+    """Start the processes that they need, to be closed with the stack. Raises UserError for a mistake."""
+    rows = responses = None
+    if pieces.rows:
+        actor = await DatasetActor.as_actor(tuple(pieces.rows), dict(pieces.row_settings))
+        stack.push_async_callback(DatasetActor.shutdown, actor)
+        rows = RowCalls(actor)
+    if pieces.reward_functions:
+        launch = RewardActor.options(num_replicas=pieces.reward_replicas)
+        service = await launch.as_service(tuple(pieces.reward_functions))
+        stack.push_async_callback(RewardActor.shutdown, service)
+        responses = RewardService(service=service, timeout_s=pieces.reward_timeout_s)
+    return StartedPieces(buffer=buffer, rows=rows, responses=responses)

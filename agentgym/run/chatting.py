@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 
 from agentgym.hooks import PluginRegistry
-from agentgym.models.resolve import resolve_model
 from agentgym.policies.by_hand import Table
 from agentgym.policies.conversation import CallHandler
 from agentgym.policies.outside.cache import AnswerCache
@@ -24,6 +23,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import drawn
 from agentgym.run.gym import open_renderer
 from agentgym.run.outside import open_policy
+from agentgym.run.settle import settle_sampling
 from agentgym.runs.report import Reporter
 from agentgym.types import Split, Task
 
@@ -50,13 +50,13 @@ async def opened_handler(recipe: Recipe, registry: PluginRegistry, reporter: Rep
             yield ServedHandler(policy, recipe.rollout.max_turn_tokens)
             return
         from agentgym.policies.free_handler import FreeHandler
-        from agentgym.run.generation import started_generators
+        from agentgym.run.engines import started_generators
 
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-        path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
-        renderer = open_renderer(recipe.model, path, registry)
+        settled = settle_sampling(recipe, scratch, reporter.note, registry)
+        renderer = open_renderer(recipe.model, settled.model, registry)
         generators = started_generators(
-            recipe, path, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
+            settled, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
         )
         generator = await stack.enter_async_context(generators)
         yield FreeHandler(renderer, generator, max_tokens=recipe.generator.max_model_len)

@@ -8,10 +8,10 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from agentgym.rl.loop import Position
+from agentgym.loops.async_rl import Position
 from agentgym.rollout.activity import Activity
 from agentgym.run.in_flight import InFlight
-from agentgym.run.state import RunState
+from agentgym.run.resume import RunState
 from agentgym.runs.checkpoints import discard, prune, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.actor import TitanTrainer

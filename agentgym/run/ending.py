@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference
-from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
 from agentgym.run.evaluate import evaluate
-from agentgym.run.resume import undo_later_steps
-from agentgym.run.state import RunState
+from agentgym.run.resume import RunState, undo_later_steps
+from agentgym.run.settle import Settled, at_checkpoint
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -44,28 +42,25 @@ class TrainResult:
     stopped: str = ""
 
 
-async def measure_end(
-    recipe: Recipe, folder: RunFolder, reporter: Reporter, state: RunState, registry: PluginRegistry | None
-) -> TrainResult:
+async def measure_end(settled: Settled, folder: RunFolder, reporter: Reporter, state: RunState) -> TrainResult:
     """For a run that has all its steps: what is missing of its last evaluation.
 
     Raises AlreadyDoneError when nothing is missing.
     """
     assert state.position is not None
-    step = state.position.step
+    step, recipe = state.position.step, settled.recipe
     if not recipe.eval.at_end or step > recipe.loop.steps or folder.load_comparison().get("steps") == step:
         text = f"{folder.path} is done: it is at step {step} of {recipe.loop.steps}; raise loop.steps to continue"
         raise AlreadyDoneError(text, _result_of(folder, step))
     reporter.note(f"all {step} steps are done; what is left is the last evaluation")
-    model = replace(recipe.model, path=str(folder.checkpoint_dir(step)), random_weights=False)
     last = await evaluate(
-        replace(recipe, model=model),
+        at_checkpoint(recipe, folder.checkpoint_dir(step)),
         folder,
         reporter,
         step=step,
         name=checkpoint_name(step),
         resume=True,
-        registry=registry,
+        registry=settled.registry,
     )
     undo_later_steps(folder, state)
     return compare_ends(folder, reporter, step, state.first_eval, last)

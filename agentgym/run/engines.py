@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentgym.actors.host_care import check_model, open_runtime
 from agentgym.actors.runtime import Runtime
 from agentgym.generators.service import GeneratorService
 from agentgym.recipe import Recipe
+from agentgym.rl.advantages import Advantage
+from agentgym.rollout.activity import Activity
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.garbage import swept
-from agentgym.run.credit import make_credit
 from agentgym.run.gym import Gym
-from agentgym.run.hosts import runtime_of
-from agentgym.run.in_flight import opened_with
-from agentgym.run.trainer_setup import trainer_setup
+from agentgym.run.resume import JOURNAL, StartPoint
+from agentgym.run.settle import Settled
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.text.tokenizer import read_template
+from agentgym.trainer.credit import Credit
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.store import WeightStore
-
-Load = Callable[[TrainerKeeper], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,97 +44,168 @@ class Engines:
     store: WeightStore
 
 
-async def begin_anew(trainer: TrainerKeeper) -> int:
-    """With the model as it is, which is version 0."""
-    return 0
+async def start_engines(
+    settled: Settled, folder: RunFolder, reporter: Reporter, gym: Gym, start: StartPoint, stack: AsyncExitStack
+) -> Engines:
+    """Start them at the run's start point. stack: closes all that was started, in reverse order."""
+    await stack.enter_async_context(swept())
+    await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
+    recipe = settled.recipe
+    runtime = await stack.enter_async_context(runtime_of(recipe, folder.path, settled.model, reporter.note))
+    store = await recipe.weights.open(folder.name, runtime=runtime)
+    stack.push_async_callback(store.close)
+    reporter.phase(
+        f"starting {recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
+    )
+    with gym.activity.doing("start"):
+        return await _start(settled, folder, gym, start, stack, runtime, store)
 
 
-@dataclass(slots=True, kw_only=True)
-class EngineRoom:
-    """What the engines are made from. stack: everything that is started is closed with it, in reverse order.
+async def _start(
+    settled: Settled,
+    folder: RunFolder,
+    gym: Gym,
+    start: StartPoint,
+    stack: AsyncExitStack,
+    runtime: Runtime,
+    store: WeightStore,
+) -> Engines:
+    """Trainer, generators and reference start at the same time, then all hold the same version.
 
-    teacher: the folder of the advantage's teacher, if it has one. reference_path: of the reference model, if it is not
-    the model. load: given the started trainer, loads what is continued and returns the version of its weights.
+    Generators on a GPU of the trainer start first: vLLM ends where memory is freed while it measures what there is.
     """
+    recipe, in_gpu = settled.recipe, settled.recipe.weights.store.gpu_memory
+    setup = trainer_setup(recipe, settled.model, folder.path / "trainer", keep_logprobs=settled.keeps_logprobs)
+    trainer = TrainerKeeper(
+        setup, journal=Journal(folder.path / JOURNAL), store=store, runtime=runtime, holds_weights=in_gpu
+    )
+    generator = GeneratorService(
+        config=recipe.generator,
+        store=store,
+        model_path=str(settled.model),
+        runtime=runtime,
+        peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
+        revive=trainer.revive if in_gpu else None,
+    )
+    early = bool(recipe.trainer.gpus and recipe.trainer.reference_gpus) and not recipe.loop.deterministic
+    reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
+    if recipe.needs_reference_model:
+        path = str(_followed_reference(folder, start) or settled.model)
+        of_reference = replace(setup, model_path=path, base_path=setup.model_path)
+        reference = ReferenceModel(of_reference, store=store, runtime=runtime, early=early)
+    credit = make_credit(recipe.advantage, settled.teacher, setup, runtime, early=early)
+    in_turns = recipe.generator.engine.sleeps
+    first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
+    if first:
+        stack.push_async_callback(generator.close)
+        await generator.start()
+    if in_turns:
+        await generator.sleep()
+    async with asyncio.TaskGroup() as starting:
+        for service in (None if first else generator, trainer, reference, credit.teacher):
+            if service is not None and not isinstance(service, BaseOfTrainer):
+                stack.push_async_callback(service.close)
+                starting.create_task(service.start())
+    version = start.position.step
+    if start.checkpoint is not None:
+        await trainer.resume(start.checkpoint, folder.checkpoint_dir(start.checkpoint) / "trainer", until=version)
+    await trainer.push_weights(version)
+    await generator.update_weights(version)
+    learner = TitanLearner(
+        trainer=trainer,
+        reference=reference,
+        credit=credit,
+        activity=gym.activity,
+        keep_logprobs=settled.keeps_logprobs,
+        branch_weights=recipe.rollout.branch_weights,
+        sleeper=generator if in_turns else None,
+    )
+    return Engines(
+        player=gym.player(generator),
+        generator=generator,
+        trainer=trainer,
+        reference=reference,
+        learner=learner,
+        store=store,
+    )
 
-    recipe: Recipe
-    folder: RunFolder
-    reporter: Reporter
-    gym: Gym
-    stack: AsyncExitStack
-    model_path: Path
-    journal: Journal
-    teacher: Path | None = None
-    reference_path: Path | None = None
-    keep_logprobs: bool = False
-    load: Load = begin_anew
 
-    async def start(self) -> Engines:
-        stack = self.stack
-        await stack.enter_async_context(swept())
-        await stack.enter_async_context(watched(self.gym.activity, logs=self.folder.path / "logs"))
-        opening = runtime_of(self.recipe, self.folder.path, self.model_path, self.reporter.note)
+@asynccontextmanager
+async def started_generators(
+    settled: Settled, reporter: Reporter, *, name: str, log_dir: Path, activity: Activity
+) -> AsyncIterator[GeneratorService]:
+    """Generators without a trainer. They answer inside the block. name: of the run, for its weights' place."""
+    recipe = settled.recipe
+    async with AsyncExitStack() as stack:
+        opening = runtime_of(recipe, log_dir.parent, settled.model, reporter.note)
         runtime = await stack.enter_async_context(opening)
-        store = await opened_with(self.recipe).open(self.folder.name, runtime=runtime)
+        store = await recipe.weights.open(name, runtime=runtime)
         stack.push_async_callback(store.close)
-        with self.gym.activity.doing("start"):
-            return await self._start(runtime, store)
-
-    async def _start(self, runtime: Runtime, store: WeightStore) -> Engines:
-        """Trainer, generators and reference start at the same time, then all hold the same version.
-
-        Generators on a GPU of the trainer start first: vLLM ends where memory is freed while it measures what there is.
-        """
-        recipe = self.recipe
-        names = f"{recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
-        self.reporter.phase(f"starting {names}")
-        in_gpu = recipe.weights.store.gpu_memory
-        setup = trainer_setup(recipe, self.folder, str(self.model_path), keep_logprobs=self.keep_logprobs)
-        trainer = TrainerKeeper(setup, journal=self.journal, store=store, runtime=runtime, holds_weights=in_gpu)
+        reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(
-            config=recipe.generator,
-            store=store,
-            model_path=str(self.model_path),
-            runtime=runtime,
-            peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
-            revive=trainer.revive if in_gpu else None,
+            config=recipe.generator, store=store, model_path=str(settled.model), runtime=runtime
         )
-        early = bool(recipe.trainer.gpus and recipe.trainer.reference_gpus) and not recipe.loop.deterministic
-        reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None
-        if recipe.needs_reference_model:
-            path = str(self.reference_path or self.model_path)
-            of_reference = replace(setup, model_path=path, base_path=setup.model_path)
-            reference = ReferenceModel(of_reference, store=store, runtime=runtime, early=early)
-        credit = make_credit(recipe, setup, self.teacher, runtime, early=early)
-        in_turns = recipe.generator.engine.sleeps
-        first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
-        if first:
-            self.stack.push_async_callback(generator.close)
+        stack.push_async_callback(generator.close)
+        with activity.doing("start"):
             await generator.start()
-        if in_turns:
-            await generator.sleep()
-        async with asyncio.TaskGroup() as starting:
-            for service in (None if first else generator, trainer, reference, credit.teacher):
-                if service is not None and not isinstance(service, BaseOfTrainer):
-                    self.stack.push_async_callback(service.close)
-                    starting.create_task(service.start())
-        version = await self.load(trainer)
-        await trainer.push_weights(version)
-        await generator.update_weights(version)
-        learner = TitanLearner(
-            trainer=trainer,
-            reference=reference,
-            credit=credit,
-            activity=self.gym.activity,
-            keep_logprobs=self.keep_logprobs,
-            branch_weights=recipe.rollout.branch_weights,
-            sleeper=generator if in_turns else None,
-        )
-        return Engines(
-            player=self.gym.player(generator),
-            generator=generator,
-            trainer=trainer,
-            reference=reference,
-            learner=learner,
-            store=store,
-        )
+        yield generator
+
+
+@asynccontextmanager
+async def runtime_of(
+    recipe: Recipe, folder: Path, model_path: Path, note: Callable[[str], None]
+) -> AsyncIterator[Runtime]:
+    """The runtime on the hosts of a recipe.
+
+    folder: of the run, which all hosts must see; its `logs` get what the processes print. Raises UserError, with the
+    host's name, for a host that can't take part.
+    """
+    async with open_runtime(
+        launcher=recipe.launcher,
+        places=recipe.hosts,
+        log_dir=folder / "logs",
+        patience_s=recipe.patience_s,
+        shared=[folder],
+        note=note,
+    ) as runtime:
+        await check_model(runtime, model_path)
+        yield runtime
+
+
+def trainer_setup(recipe: Recipe, model_path: Path, folder: Path, *, keep_logprobs: bool = False) -> TrainerSetup:
+    """What a trainer is built from. folder: for its own files. keep_logprobs: see TrainerSetup."""
+    return TrainerSetup(
+        model_path=str(model_path),
+        trainer=recipe.trainer,
+        optimizer=recipe.optimizer,
+        loss=recipe.loss,
+        total_steps=recipe.loop.steps,
+        folder=str(folder),
+        temperature=recipe.rollout.temperature,
+        publish_dtype=recipe.generator.dtype,
+        chat_template=read_template(recipe.model.chat_template),
+        keep_logprobs=keep_logprobs,
+        critic=recipe.advantage.needs_critic,
+    )
+
+
+def make_credit(
+    advantage: Advantage, teacher: Path | None, setup: TrainerSetup, runtime: Runtime, *, early: bool = False
+) -> Credit:
+    """What the advantage needs beside the trainer: a critic, and a teacher that is not started yet.
+
+    early: see ReferenceModel.
+    """
+    model = None
+    if teacher is not None:
+        of_teacher = replace(setup, model_path=str(teacher))
+        model = ReferenceModel(of_teacher, runtime=runtime, name="teacher", early=early)
+    return Credit(advantage=advantage, teacher=model)
+
+
+def _followed_reference(folder: RunFolder, start: StartPoint) -> Path | None:
+    """The reference model of the checkpoint, where it followed the policy."""
+    if start.checkpoint is None:
+        return None
+    saved = folder.checkpoint_dir(start.checkpoint) / "reference"
+    return saved if saved.is_dir() else None

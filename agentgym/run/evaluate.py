@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack
 
 from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
-from agentgym.models.resolve import resolve_model, weights_mark
+from agentgym.models.resolve import weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import swept
-from agentgym.run.generation import started_generators
+from agentgym.run.engines import started_generators
 from agentgym.run.gym import Gym
 from agentgym.run.measure import measure
+from agentgym.run.settle import settle_sampling
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -33,16 +34,15 @@ async def evaluate(
     interrupted evaluation of these weights is continued.
     """
     async with AsyncExitStack() as stack:
-        model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
-        found = registry or PluginRegistry.discover(recipe.plugins.disabled)
-        gym = await Gym.open(recipe, model_path, found, reporter, training=False)
+        settled = settle_sampling(recipe, folder.path, reporter.note, registry)
+        gym = await Gym.open(settled, reporter, training=False)
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
         await stack.enter_async_context(swept())
         await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
         generators = started_generators(
-            recipe, model_path, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity
+            settled, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity
         )
         generator = await stack.enter_async_context(generators)
         return await measure(
@@ -52,6 +52,6 @@ async def evaluate(
             reporter,
             step=step,
             name=name or recipe.model.path,
-            weights=weights_mark(model_path),
+            weights=weights_mark(settled.model),
             resume=resume,
         )

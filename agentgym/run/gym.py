@@ -27,6 +27,7 @@ from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import checked_tasks, held_out_tasks, num_held_out
+from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
 from agentgym.text.chat import ChatRenderer
@@ -61,25 +62,18 @@ class Gym:
     backend: SandboxBackend | None
     capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
-    recipe: Recipe
+    settled: Settled
     door: Door | None = None  # through which an agent's program asks the policy; None: the built-in loop plays
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the door
 
     @classmethod
-    async def open(
-        cls,
-        recipe: Recipe,
-        model_path: Path | None,
-        registry: PluginRegistry,
-        reporter: Reporter,
-        *,
-        training: bool = True,
-    ) -> Gym:
+    async def open(cls, settled: Settled, reporter: Reporter, *, training: bool = True) -> Gym:
         """Check everything that the user may have set wrongly, then start the sandbox.
 
-        model_path: None where the policy is behind a server, which writes the conversations itself. training:
-        whether tasks of the train split are played too.
+        A policy behind a server writes the conversations itself. training: whether tasks of the train split are played
+        too.
         """
+        recipe, registry, model_path = settled.recipe, settled.registry, settled.model_path
         environment, scorer, train, test = prepare(recipe, registry, training=training, here=model_path is not None)
         renderer = None if model_path is None else open_renderer(recipe.model, model_path, registry)
         some = [*train, *test]
@@ -110,7 +104,7 @@ class Gym:
                 backend=backend,
                 capabilities=capabilities,
                 activity=Activity(),
-                recipe=recipe,
+                settled=settled,
             )
             undo.push_async_callback(gym.close)
             await gym._open_door()
@@ -118,7 +112,7 @@ class Gym:
         return gym
 
     async def _open_door(self) -> None:
-        agent = self.recipe.agent
+        agent = self.settled.recipe.agent
         if isinstance(agent, Chat):
             return
         try:
@@ -148,13 +142,13 @@ class Gym:
             "renderer": self.renderer,
             "generator": generator,
             "scorer": self.scorer,
-            "config": self.recipe.rollout,
+            "config": self.settled.recipe.rollout,
             "sandbox": self.sandbox,
             "activity": self.activity,
         }
         if self.door is None:
             return EpisodePlayer(**shared)
-        agent = self.recipe.agent
+        agent = self.settled.recipe.agent
         return AgentPlayer(agent=agent, name=name_of("agents", agent), door=self.door, **shared)
 
     def sandbox_metrics(self) -> dict[str, float]:
@@ -232,17 +226,6 @@ def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: b
             _check_prompts(recipe, renderer, tasks, tools)
     few = len(splits[-1]) < SAMPLED_TASKS or recipe.eval.tasks <= SAMPLED_TASKS
     return num_held_out(recipe.eval.tasks, len(splits[-1]) if few else None)
-
-
-def check_sampling(recipe: Recipe) -> None:
-    """The trainer computes the softmax at a temperature, not a truncated distribution."""
-    rollout = recipe.rollout
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        raise UserError(
-            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
-            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
-            "truncate only in `agentgym eval`"
-        )
 
 
 def _check_prompts(

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 
-from agentgym.errors import UserError
-from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import NativeEngineConfig
-from agentgym.recipe import Recipe
-from agentgym.rl.loop import Position
+from agentgym.loops.async_rl import Position
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.kept_turns import GroupGenerator
 from agentgym.runs.folder import RunFolder
@@ -17,30 +13,7 @@ from agentgym.runs.in_flight import Begun, InFlightGroups, load_in_flight, save_
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.types import Group, Task
-from agentgym.weights.config import WeightsConfig
 from agentgym.weights.store import WeightStore
-
-
-def settle_deterministic(recipe: Recipe) -> Recipe:
-    """With what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
-    if not recipe.loop.deterministic:
-        return recipe
-    generator = recipe.generator
-    if not isinstance(generator.engine, NativeEngineConfig):
-        raise UserError(
-            "loop.deterministic needs generator.engine=native: in the others a sequence's numbers depend on the "
-            "sequences beside it"
-        )
-    if generator.device == "cuda" or recipe.trainer.device == "cuda":
-        raise UserError("loop.deterministic needs generator.device=cpu and trainer.device=cpu: GPUs add in any order")
-    wanted: GeneratorConfig = replace(generator, batch_invariant=True, device="cpu")
-    return replace(recipe, generator=wanted, trainer=replace(recipe.trainer, device="cpu"))
-
-
-def opened_with(recipe: Recipe) -> WeightsConfig:
-    """How the weight store is opened. A group waits for no more steps than there are slots."""
-    config, loop = recipe.weights, recipe.loop
-    return replace(config, keep=max(config.keep, loop.num_slots + 2)) if loop.deterministic else config
 
 
 @dataclass(slots=True, kw_only=True)

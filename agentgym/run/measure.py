@@ -38,7 +38,7 @@ async def measure(
     num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. The rest: see
     `evaluate.evaluate`.
     """
-    config = gym.recipe.eval
+    config = gym.settled.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
     setup = EvalSetup.of(
         gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
@@ -70,7 +70,7 @@ async def measure(
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})
         result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
-    result = with_usage(result, rows, gym.recipe.policy, known)
+    result = with_usage(result, rows, gym.settled.recipe.policy, known)
     files.save_result(setup.to_mapping(), result.to_mapping())
     return result
 

@@ -15,14 +15,10 @@ from itertools import islice
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.generators.select import at_once, settle_engine
 from agentgym.generators.service import GeneratorService
 from agentgym.hooks import PluginRegistry
-from agentgym.models.architecture import Architecture, read_architecture
-from agentgym.models.resolve import resolve_model
 from agentgym.planning.lengths import Turns, decode_context
-from agentgym.planning.machine import Machine, host_cores, this_machine
-from agentgym.planning.placement import place
+from agentgym.planning.machine import host_cores
 from agentgym.planning.rates import TRAIN_SCALING, Rates, policy_of
 from agentgym.planning.simulation import join_s_of
 from agentgym.recipe import Recipe
@@ -30,11 +26,10 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.group import play_group
-from agentgym.run.gym import Gym, check_sampling
-from agentgym.run.hosts import runtime_of
-from agentgym.run.places import settle_places, wanted_of
+from agentgym.run.engines import runtime_of, trainer_setup
+from agentgym.run.gym import Gym
+from agentgym.run.settle import settle_alone
 from agentgym.runs.report import Reporter
-from agentgym.text.tokenizer import read_template
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup
@@ -67,17 +62,10 @@ async def measure_rates(
     scratch: an empty folder for logs and files. Nothing is kept. lengths: of episodes that are planned instead of those
     that are played here; the generator is measured at theirs. Raises what starting a run raises.
     """
-    check_sampling(recipe)
-    model_path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
-    settled = settle_engine(recipe.generator, str(model_path), reporter.note)
-    # at once: what joining a batch costs is measured, not what waiting for each other saves of it
-    one = replace(settled, engine=at_once(settled.engine), replicas=1, gpus=())
-    architecture = read_architecture(model_path)
-    elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
-    alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
-    alone = settle_places(alone, architecture, lambda note: None)
+    settled = settle_alone(recipe, scratch, reporter.note, registry)
+    alone, model_path = settled.recipe, settled.model
     async with AsyncExitStack() as stack:
-        gym = await Gym.open(alone, model_path, registry, reporter, training=True)
+        gym = await Gym.open(settled, reporter, training=True)
         stack.push_async_callback(gym.close)
         runtime = await stack.enter_async_context(runtime_of(alone, scratch, model_path, reporter.note))
         store = await alone.weights.open("measure", runtime=runtime)
@@ -102,38 +90,18 @@ async def measure_rates(
         return await _Measurement(alone, gym, generator, client, reporter).run(lengths)
 
 
-def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine | None) -> Recipe:
-    """With as many trainer processes as it needs, of those that it has. machine: None is one where any number fits."""
-    trainer = recipe.trainer
-    counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
-    for procs in [*counts, trainer.procs]:
-        found = replace(recipe, trainer=replace(trainer, procs=procs, data_parallel_shard=-1, gpus=()))
-        if machine is None or not trainer.check_memory or place(wanted_of(found, model), machine).fits:
-            break
-    return found
-
-
-def doubled(first: int, last: int) -> Iterator[int]:
-    while first <= last:
-        yield first
-        first *= 2
-
-
 def in_turns(recipe: Recipe) -> bool:
     return recipe.generator.engine.sleeps
 
 
 def _setup(recipe: Recipe, model_path: Path, scratch: Path) -> TrainerSetup:
-    return TrainerSetup(
-        model_path=str(model_path),
-        trainer=recipe.trainer,
+    setup = trainer_setup(recipe, model_path, scratch / "trainer")
+    return replace(
+        setup,
         optimizer=replace(recipe.optimizer, lr=0.0),  # what is measured must not change what is sampled
         loss=Grpo() if recipe.loss.needs_reference else recipe.loss,  # whose model is not measured
         total_steps=1000,
-        folder=str(scratch / "trainer"),
-        temperature=recipe.rollout.temperature,
-        publish_dtype=recipe.generator.dtype,
-        chat_template=read_template(recipe.model.chat_template),
+        critic=False,
     )
 
 

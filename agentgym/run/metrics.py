@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentgym.loops.async_rl import StepRecord
 from agentgym.rl.ending import unanimous
-from agentgym.rl.loop import StepRecord
 from agentgym.rollout.activity import Activity, since
 from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
@@ -45,13 +45,15 @@ class StepClock:
 class StepMeter:
     """Turns running totals into figures of one step."""
 
-    activity: Activity
-    tokens_before: float  # that the generators had sampled when training began
+    clock: StepClock
+    tokens_before: float = 0.0  # that the generators had sampled when the step began
     sandbox_before: Mapping[str, float] = field(default_factory=dict)  # its metrics then
-    _clock: StepClock = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._clock = StepClock(self.activity)
+    def start(self, generator: Mapping[str, float], sandbox: Mapping[str, float]) -> None:
+        """The first step begins: what was before is not counted."""
+        self.clock.read()
+        self.tokens_before = generator.get("generator/tokens_total", 0.0)
+        self.sandbox_before = dict(sandbox)
 
     def read(
         self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float]
@@ -61,7 +63,7 @@ class StepMeter:
         sandbox/<what>_total counts since the sandbox started, sandbox/<what> since the last step's reading;
         its percentiles are of the latest calls, the other metrics are current values.
         """
-        times = self._clock.read()
+        times = self.clock.read()
         tokens = generator.get("generator/tokens_total", 0.0)
         metrics = {
             **rollout_metrics([e for g in [*record.groups, *record.skipped] for e in g.episodes]),

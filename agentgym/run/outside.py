@@ -17,6 +17,7 @@ from agentgym.policies.outside.policy import ServedPolicy
 from agentgym.recipe import Recipe
 from agentgym.run.gym import Gym
 from agentgym.run.measure import measure
+from agentgym.run.settle import settle_served
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -40,8 +41,7 @@ async def evaluate_served(
         stack.push_async_callback(policy.server.close)
         reporter.phase(f"asking {recipe.policy.url}")
         reporter.note(await policy.check())
-        found = registry or PluginRegistry.discover(recipe.plugins.disabled)
-        gym = await Gym.open(recipe, None, found, reporter, training=False)
+        gym = await Gym.open(settle_served(recipe, registry), reporter, training=False)
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)

@@ -12,15 +12,15 @@ from typing import Protocol
 from agentgym.errors import UserError, nearest
 from agentgym.evals.replay import StepAgain, compare_step, judge_again
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.async_rl import oldest_version
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
-from agentgym.rl.loop import oldest_version
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.scoring import Scorer
-from agentgym.run.credit import find_teacher, make_credit
-from agentgym.run.hosts import runtime_of
+from agentgym.run.engines import make_credit, runtime_of, trainer_setup
 from agentgym.run.metrics import loop_metrics, rollout_metrics
+from agentgym.run.settle import find_teacher
 from agentgym.runs.checkpoints import load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.metrics import MetricsRow
@@ -32,7 +32,6 @@ from agentgym.trainer.checkpoint import check
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Group
 
 BOUNDS = {"float32": 1e-3, "bfloat16": 5e-2}  # relative, where the machine is another or a GPU
@@ -183,17 +182,7 @@ async def trainer_processes(
 ) -> AsyncIterator[tuple[TrainerClient, TitanLearner]]:
     """A trainer as the run's, and a reference model where the loss needs one."""
     reporter.phase(f"starting {recipe.trainer.procs} trainer process(es)")
-    setup = TrainerSetup(
-        model_path=model_path,
-        trainer=recipe.trainer,
-        optimizer=recipe.optimizer,
-        loss=recipe.loss,
-        total_steps=recipe.loop.steps,
-        folder=str(scratch / "trainer"),
-        temperature=recipe.rollout.temperature,
-        publish_dtype=recipe.generator.dtype,
-        critic=recipe.advantage.needs_critic,
-    )
+    setup = trainer_setup(recipe, Path(model_path), scratch / "trainer")
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(runtime_of(recipe, scratch, Path(model_path), reporter.note))
         trainer = TrainerClient(setup, runtime=runtime)
@@ -204,7 +193,7 @@ async def trainer_processes(
             reference = ReferenceModel(setup, runtime=runtime)
             stack.push_async_callback(reference.close)
             await reference.start()
-        credit = make_credit(recipe, setup, find_teacher(recipe, Path(model_path), scratch), runtime)
+        credit = make_credit(recipe.advantage, find_teacher(recipe, Path(model_path), scratch), setup, runtime)
         if credit.teacher is not None:
             stack.push_async_callback(credit.teacher.close)
             await credit.teacher.start()

@@ -1,19 +1,95 @@
-"""Where a resumed run continues: at its newest whole checkpoint, or at one that was asked for."""
+"""Where a run goes on: at its newest whole checkpoint, or behind it after its last finished step, by its journal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import cast
 
+from agentgym.config import to_mapping
 from agentgym.errors import UserError, nearest
-from agentgym.rl.loop import Position
-from agentgym.run.state import RunState, read_position
-from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows
+from agentgym.evals.play import EvalResult
+from agentgym.loops.async_rl import Position
+from agentgym.recipe import Recipe
+from agentgym.run.settle import Settled
+from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows, torn_step
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
+from agentgym.runs.starts import start_of
 from agentgym.trainer.checkpoint import check, check_adapters
 from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.journal import Journal
+from agentgym.types import Json
 from agentgym.weights.shared_memory import sweep
+
+JOURNAL = "journal"  # in the run's folder
+SETTINGS = ("model", "advantage", "loss", "optimizer", "trainer", "rollout.temperature", "loop.steps")
+"""What a step's weights depend on besides its samples."""
+OTHERS = ("gpus", "step_timeout_s", "max_restarts", "check_memory")
+"""Of the trainer's settings those that change no weight."""
+ONLY_SAY = ("warn", "stop")
+"""Of trainer.mismatch's limits those that change none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """position: at the last checkpoint; None before the first one."""
+
+    position: Position | None = None
+    first_eval: EvalResult | None = None
+
+    def to_mapping(self) -> dict[str, Json]:
+        return {
+            "position": asdict(self.position) if self.position else None,
+            "first_eval": self.first_eval.to_mapping() if self.first_eval else None,
+        }
+
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Json]) -> RunState:
+        """Raises UserError when the state was not written by this version of the package."""
+        first = saved.get("first_eval")
+        position = read_position(saved.get("position"))
+        try:
+            return cls(
+                position=position, first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None
+            )
+        except (TypeError, KeyError) as error:
+            raise UserError(
+                f"the run's state.json was written by another version ({error}); start a new run"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPoint:
+    """Where a process begins with a run: at the start, if nothing else is given.
+
+    state: of the checkpoint that it loads. replayed: where the journal leads from there; None is the checkpoint itself.
+    """
+
+    state: RunState = field(default_factory=RunState)
+    replayed: Position | None = None
+
+    @property
+    def position(self) -> Position:
+        return self.replayed or self.state.position or Position()
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The step of the checkpoint that is loaded; None for a run without one."""
+        return None if self.state.position is None else self.state.position.step
+
+
+def find_start(
+    settled: Settled, folder: RunFolder, say: Callable[[str], None], from_step: int | None = None
+) -> StartPoint:
+    """Where a run that ended goes on. from_step: at this checkpoint, instead of as far on as possible."""
+    recipe = settled.recipe
+    state = resumed_state(folder, settled.model, from_step, say, recipe.trainer.lora)
+    if state.position is None or from_step is not None or state.position.step >= recipe.loop.steps:
+        return StartPoint(state=state)
+    return StartPoint(state=state, replayed=journal_position(folder, state.position.step, recipe, say))
 
 
 def resumed_state(
@@ -71,3 +147,75 @@ def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None
     check(str(folder.checkpoint_dir(step) / "trainer"), str(model_path), step=step)
     check_weights(folder, step, position.versions)
     return position
+
+
+def journal_position(folder: RunFolder, checkpoint: int, recipe: Recipe, say: Callable[[str], None]) -> Position | None:
+    """Of the last finished step, where the journal leads there from the checkpoint of this step; else None.
+
+    A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line. A
+    deterministic run repeats them exactly, and needs what only the checkpoint has: the groups that were under way.
+    """
+    if recipe.loop.deterministic:
+        return None
+    try:
+        position = read_position(Journal(folder.path / JOURNAL).position(checkpoint))
+    except UserError as error:
+        say(f"the journal is not used: {error}")
+        return None
+    if position is None:
+        return None
+    if recipe.needs_reference and recipe.trainer.reference_every:
+        say("the journal is not used: the reference model follows the policy, and is saved with checkpoints alone")
+        return None
+    config = start_of(folder, position.step).config
+    if problem := torn_step(folder, checkpoint, position.step, episodes=_saves_episodes(config)):
+        say(f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint: {problem}")
+        return None
+    before = _settings(config)
+    after = _settings(cast("Mapping[str, object]", to_mapping(recipe)))
+    if changed := [name for name in SETTINGS if before[name] != after[name]]:
+        say(
+            f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint, not from the journal: it "
+            f"can only repeat them with the settings that they had, and {', '.join(changed)} changed"
+        )
+        return None
+    say(f"steps {checkpoint + 1} to {position.step} are trained again from the journal; none is sampled again")
+    return position
+
+
+def _saves_episodes(config: Mapping[str, object]) -> bool:
+    logging = config.get("logging")
+    return not isinstance(logging, Mapping) or logging.get("save_episodes") is not False
+
+
+def _settings(config: Mapping[str, object]) -> dict[str, object]:
+    """As JSON has them, in which tuples are lists."""
+    found: dict[str, object] = {}
+    for name in SETTINGS:
+        value: object = config
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = {
+                key: _that_act(one) if key == "mismatch" else one for key, one in value.items() if key not in OTHERS
+            }
+        found[name] = json.loads(json.dumps(value))
+    return found
+
+
+def _that_act(value: object) -> object:
+    """Limits of the mismatch, without those that change no weight."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _that_act(one) for key, one in value.items() if key not in ONLY_SAY}
+
+
+def read_position(saved: Json) -> Position | None:
+    """None where none was saved. Raises UserError for anything else."""
+    try:
+        if not isinstance(saved, Mapping) or not saved:
+            return None
+        versions = tuple(saved.get("versions", ()))  # type: ignore[arg-type]
+        return Position(**{**saved, "versions": versions})  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UserError(f"its position was written by another version ({error})") from error

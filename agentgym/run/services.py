@@ -7,42 +7,44 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.generators.select import settle_engine
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
-from agentgym.models.architecture import read_architecture
-from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream
-from agentgym.run.calls import Call
+from agentgym.run.async_run import AsyncRun
+from agentgym.run.calls import (
+    BufferCalls,
+    Call,
+    DatasetCalls,
+    EnvironmentCalls,
+    GeneratorCalls,
+    RowCalls,
+    Said,
+    StartedPieces,
+    start_pieces,
+)
 from agentgym.run.checkpoints import CheckpointWriter
-from agentgym.run.credit import find_teacher
 from agentgym.run.ending import checkpoint_name
-from agentgym.run.engines import EngineRoom, Engines
-from agentgym.run.generator_calls import GeneratorCalls, Said
-from agentgym.run.gym import Gym, check_sampling
 from agentgym.run.loop_state import LoopState, find_saved, pickled, save_loop
 from agentgym.run.measure import measure
 from agentgym.run.metrics import StepClock, group_counts, rollout_metrics
-from agentgym.run.pieces import BufferCalls, RowCalls, StartedPieces, start_pieces
-from agentgym.run.places import settle_places
-from agentgym.run.playing import DatasetCalls, EnvironmentCalls
-from agentgym.run.sinks import Sinks
+from agentgym.run.resume import StartPoint, find_start
+from agentgym.run.session import Session, open_session
+from agentgym.run.settle import settle
 from agentgym.runs.checkpoints import drop_undone, prune
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import check_adapters
-from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
@@ -116,17 +118,12 @@ class TrainerCalls:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """What a loop is made of. All of them hold version 0 of the weights.
+    """What a loop is made of. All of them hold the weights of the session's start point, version 0 for a new run.
 
     reference: None where the loss needs none. rows: None where no data sets were asked for.
     """
 
-    recipe: Recipe
-    folder: RunFolder
-    reporter: Reporter
-    model_path: Path
-    gym: Gym
-    engines: Engines
+    session: Session
     dataset: DatasetCalls
     environment: EnvironmentCalls
     rewards: RewardCalls
@@ -136,17 +133,12 @@ class Services:
     replay_buffer: BufferCalls
     rows: RowCalls | None
     checkpoints: CheckpointWriter
-    sinks: Sinks
-    _clock: StepClock = field(init=False)
+    _clock: StepClock
     _loaded: int = -1  # the step that the loop went on from
 
-    def __post_init__(self) -> None:
-        self._clock = StepClock(self.gym.activity)
-
     @classmethod
-    def of(
-        cls, engines: Engines, pieces: StartedPieces, gym: Gym, recipe: Recipe, room: EngineRoom, sinks: Sinks
-    ) -> Services:
+    def of(cls, session: Session, pieces: StartedPieces) -> Services:
+        engines, gym, recipe = session.engines, session.gym, session.settled.recipe
         slots, sampler = recipe.loop.num_slots, recipe.task_sampler
 
         def stream(start: int, state: Json) -> TaskStream:
@@ -154,30 +146,37 @@ class Services:
 
         dataset = DatasetCalls(stream, in_flight=slots)
         checkpoints = CheckpointWriter(
-            folder=room.folder,
+            folder=session.folder,
             trainer=engines.trainer,
             activity=gym.activity,
-            note=room.reporter.note,
+            note=session.reporter.note,
             reference=engines.reference,
         )
         return cls(
-            recipe=recipe,
-            folder=room.folder,
-            reporter=room.reporter,
-            model_path=room.model_path,
-            gym=gym,
-            engines=engines,
+            session=session,
             dataset=dataset,
-            environment=EnvironmentCalls(gym, engines.player, recipe, dataset),
+            environment=EnvironmentCalls(gym, engines.player, recipe.loop, recipe.advantage, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
-            generator=GeneratorCalls(engines.generator, gym.renderer, recipe),
+            generator=GeneratorCalls(engines.generator, gym.renderer, recipe.generator, recipe.rollout),
             trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
             checkpoints=checkpoints,
-            sinks=sinks,
+            _clock=StepClock(gym.activity),
         )
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.session.settled.recipe
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.session.folder
+
+    async def begin(self) -> AsyncRun:
+        """For `agentgym.loops.async_rl.train`: goes on where the folder is, or saves a checkpoint of step 0."""
+        return await AsyncRun.begin(self.session)
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
         """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained.
@@ -188,7 +187,7 @@ class Services:
         episodes = []
         for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
             episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
-            prompt = self.gym.renderer.text(one.prompt_ids)
+            prompt = self.session.gym.renderer.text(one.prompt_ids)
             episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
             masked = one.stop in CUT and self.recipe.rollout.cut_turns == "mask"
             episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
@@ -210,13 +209,13 @@ class Services:
         Times are since the last call, the first since the services started; see StepClock.
         """
         played = [episode for group in [*groups, *skipped] for episode in group.episodes]
-        own = {**self.dataset.stream.metrics(), **self.engines.trainer.metrics(), **self.checkpoints.metrics()}
+        own = {**self.dataset.stream.metrics(), **self.session.engines.trainer.metrics(), **self.checkpoints.metrics()}
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
-        self.sinks.log(step, found, groups)
+        self.session.sinks.log(step, found, groups)
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, groups, skipped)
-        self.reporter.step(step, self.recipe.loop.steps, found)
+        self.session.reporter.step(step, self.recipe.loop.steps, found)
 
     async def evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
         """The generators' weights, which are those after `step`, on held-out tasks; saved in the run's folder.
@@ -228,9 +227,10 @@ class Services:
             return EvalResult.from_mapping(known)
         if step < self._loaded:
             raise UserError(f"{self.folder.path} has no measure of the weights after step {step}, which are gone")
-        engines, name = self.engines, checkpoint_name(step)
+        session, name = self.session, checkpoint_name(step)
+        player = session.engines.player
         return await measure(
-            self.gym, engines.player, self.folder, self.reporter, step=step, name=name, num_tasks=num_tasks
+            session.gym, player, self.folder, session.reporter, step=step, name=name, num_tasks=num_tasks
         )
 
     async def save(self, step: int, *, next_task: int | None = None, wait: bool = True) -> Path:
@@ -243,7 +243,7 @@ class Services:
         next train_step, at the next save, or when the services end.
         """
         await self.checkpoints.wait()
-        target, trainer = self.folder.checkpoint_dir(step), self.engines.trainer
+        target, trainer = self.folder.checkpoint_dir(step), self.session.engines.trainer
         state = LoopState(
             optimizer_steps=(await self.trainer.get_status()).step,
             dataset=self.dataset.state_dict(next_task),
@@ -270,10 +270,15 @@ class Services:
         step: of the checkpoint; the newest whole one of the run's folder otherwise. What later steps left there is
         removed. Returns the step, 0 for a run without checkpoints.
         """
-        trainer, reference = self.engines.trainer, self.engines.reference
+        trainer, reference = self.session.engines.trainer, self.session.engines.reference
+        if self.session.start.checkpoint is not None:
+            raise UserError(
+                f"{self.folder.path} has checkpoints of the asynchronous loop, which goes on with them by itself: "
+                "agentgym.loops.async_rl.train(await services.begin()), or `agentgym train --resume`"
+            )
         if made := (await self.trainer.get_status()).step:
             raise UserError(f"services.load comes before the first step, and this loop has made {made}")
-        found = find_saved(self.folder, step, self.model_path, self.reporter.note)
+        found = find_saved(self.folder, step, self.session.settled.model, self.session.reporter.note)
         if found is None:
             drop_undone(self.folder, -1)
             return 0
@@ -293,41 +298,25 @@ class Services:
         drop_undone(self.folder, step)
         if step:  # version 0 is what they began with
             await trainer.push_weights(step)
-            await self.engines.generator.update_weights(step)
+            await self.session.engines.generator.update_weights(step)
         self._loaded = step
         return step
 
 
 @asynccontextmanager
 async def opened(
-    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, pieces: Pieces
+    recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, pieces: Pieces, *, resume: bool
 ) -> AsyncIterator[Services]:
     """Start them all; on any end they are gone when this returns. folder: of the run, open for writing.
 
-    Raises UserError before anything is started for what the user must fix; InfraError for what broke.
+    resume: whether an earlier process worked in it. Raises UserError before anything is started for what the user must
+    fix; InfraError for what broke.
     """
-    model_path = resolve_model(recipe.model.path, folder.path, random_weights=recipe.model.random_weights)
-    engine = settle_engine(recipe.generator, str(model_path), reporter.note)
-    recipe = settle_places(replace(recipe, generator=engine), read_architecture(model_path), reporter.note)
-    teacher = find_teacher(recipe, model_path, folder.path)
-    check_sampling(recipe)
-    buffer = BufferCalls.of(recipe, pieces)
+    settled = settle(recipe, folder.path, reporter.note, registry)
+    start = find_start(settled, folder, reporter.note) if resume and folder.has_state else StartPoint()
+    buffer = BufferCalls.of(recipe.loop, pieces)
     async with AsyncExitStack() as stack:
-        gym = await Gym.open(recipe, model_path, registry, reporter, training=True)
-        stack.push_async_callback(gym.close)
-        sinks = await stack.enter_async_context(Sinks.opened(recipe, folder, registry))
-        room = EngineRoom(
-            recipe=recipe,
-            folder=folder,
-            reporter=reporter,
-            gym=gym,
-            stack=stack,
-            model_path=model_path,
-            journal=Journal(folder.path / "journal"),
-            teacher=teacher,
-        )
-        engines = await room.start()
-        started = await start_pieces(pieces, buffer, stack)
-        services = Services.of(engines, started, gym, recipe, room, sinks)
+        session = await stack.enter_async_context(open_session(settled, folder, reporter, start))
+        services = Services.of(session, await start_pieces(pieces, buffer, stack))
         yield services
         await services.checkpoints.finish()

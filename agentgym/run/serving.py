@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.hooks import PluginRegistry
-from agentgym.models.resolve import resolve_model
 from agentgym.policies.free_handler import FreeHandler
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
-from agentgym.run.generation import started_generators
+from agentgym.run.engines import started_generators
 from agentgym.run.gym import open_renderer
+from agentgym.run.settle import settle_sampling
 from agentgym.runs.report import Reporter
 from agentgym.serve.endpoint import Endpoint
 
@@ -50,10 +50,10 @@ async def serve(
         endpoint.listen()
         stack.callback(endpoint.unlisten)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-        path = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
-        renderer = open_renderer(recipe.model, path, registry)
+        settled = settle_sampling(recipe, scratch, reporter.note, registry)
+        renderer = open_renderer(recipe.model, settled.model, registry)
         generators = started_generators(
-            recipe, path, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
+            settled, reporter, name=scratch.name, log_dir=scratch / "logs", activity=Activity()
         )
         generator = await stack.enter_async_context(generators)
         await stack.enter_async_context(endpoint)

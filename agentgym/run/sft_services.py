@@ -12,25 +12,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.async_rl import Position
 from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.demonstrations import Written
-from agentgym.rl.loop import Position
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.activity import Activity
+from agentgym.run.background import Sinks
 from agentgym.run.calls import Call
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.collecting import Lessons, collect
 from agentgym.run.ending import checkpoint_name
+from agentgym.run.engines import runtime_of
 from agentgym.run.evaluate import evaluate
-from agentgym.run.hosts import runtime_of
 from agentgym.run.places import settle_places
-from agentgym.run.sinks import Sinks
-from agentgym.run.state import RunState
+from agentgym.run.resume import RunState
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -122,10 +123,12 @@ class SftServices:
         """
         recipe, position = self.recipe, self.state.position
         async with AsyncExitStack() as stack:
-            self._sinks = await stack.enter_async_context(Sinks.opened(recipe, self.folder, self.registry))
+            self._sinks = await stack.enter_async_context(
+                Sinks.opened(recipe.logging, to_mapping(recipe), self.folder.path, self.registry)
+            )
             await stack.enter_async_context(watched(self.activity))
-            opening = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
-            runtime = await stack.enter_async_context(opening)
+            starting = runtime_of(recipe, self.folder.path, self.model_path, self.reporter.note)
+            runtime = await stack.enter_async_context(starting)
             self.reporter.phase(f"starting {recipe.trainer.procs} trainer process(es)")
             keeper = TrainerKeeper(self._setup(), journal=Journal(self.folder.path / "journal"), runtime=runtime)
             keeper.journal.clear()

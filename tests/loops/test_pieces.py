@@ -11,7 +11,7 @@ from agentgym.loops.pieces import Pieces
 from agentgym.loops.rows import RowSource
 from agentgym.recipe import Recipe
 from agentgym.rl.config import LoopConfig
-from agentgym.run.pieces import BufferCalls
+from agentgym.run.calls import BufferCalls
 from agentgym.run.services import RewardCalls
 from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
 
@@ -51,8 +51,9 @@ def group(number: int, *versions: int) -> Group:
 
 
 async def test_the_buffer_follows_the_recipe_and_a_group_is_as_old_as_its_oldest_token() -> None:
-    recipe = Recipe(loop=LoopConfig(groups_per_step=2, max_staleness=1))
-    calls = BufferCalls.of(recipe, Pieces(replay_buffer={"sample_policy": "oldest"}))
+    calls = BufferCalls.of(
+        LoopConfig(groups_per_step=2, max_staleness=1), Pieces(replay_buffer={"sample_policy": "oldest"})
+    )
     for number, versions in enumerate([(3, 5), (4, 5), (5, 5)]):
         await calls.add(group(number, *versions))
     batch = await calls.sample(5)

@@ -13,7 +13,7 @@ from pages import ROOT
 from agentgym.components import SEAMS
 from agentgym.config import apply_overrides
 from agentgym.evals.statistics import run_difference
-from agentgym.rl.loop import StepRecord
+from agentgym.loops.async_rl import StepRecord
 from agentgym.run.layers import finish_recipe
 from agentgym.types import Episode, Group, Task
 from benchmarks.algorithms import ARMS, DEFAULT, FIXED, SAME, Count, Row, Run, main, measure, read, summarize, table

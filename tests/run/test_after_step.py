@@ -7,9 +7,10 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from agentgym.rl.loop import Position, StepRecord
 from agentgym.run.behind import Behind
 from agentgym.run.sinks import Sinks
+
+from agentgym.loops.async_rl import Position, StepRecord
 from agentgym.run.train import TrainJob
 
 

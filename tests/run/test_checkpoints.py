@@ -13,11 +13,11 @@ import torch
 from tiny_model import draw_samples, write_model
 
 from agentgym.actors.process_group import ProcessDied
-from agentgym.rl.loop import Position
+from agentgym.loops.async_rl import Position
 from agentgym.rollout.activity import Activity
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.in_flight import InFlight
-from agentgym.run.state import RunState, read_position
+from agentgym.run.resume import RunState, read_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer import saving
 from agentgym.trainer.checkpoint import check

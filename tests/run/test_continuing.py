@@ -13,10 +13,10 @@ from tiny_model import draw_samples
 from view_runs import write_step
 
 from agentgym.config import apply_overrides, to_mapping
+from agentgym.loops.async_rl import Position
 from agentgym.recipe import Recipe
-from agentgym.rl.loop import Position
-from agentgym.run.continuing import journal_position
 from agentgym.run.layers import finish_recipe
+from agentgym.run.resume import journal_position
 from agentgym.runs.checkpoints import drop_undone
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 def found(folder: RunFolder, checkpoint: int, *overrides: str) -> tuple[Position | None, list[str]]:
     lines: list[str] = []
     journal = Journal(folder.path / "journal")
-    return journal_position(folder, journal, checkpoint, recipe(*overrides), lines.append), lines
+    return journal_position(folder, checkpoint, recipe(*overrides), lines.append), lines
 
 
 def test_it_goes_on_after_the_last_step_that_had_ended(folder: RunFolder) -> None:

@@ -9,7 +9,7 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import build_recipe
-from agentgym.run.credit import find_teacher
+from agentgym.run.settle import find_teacher
 
 
 def recipe(teacher: str, seq_len: int = 512):

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
-from agentgym.models.tiny import policy_path
 from agentgym.rollout.tasks import held_out_tasks
-from agentgym.run.generator_calls import GeneratorCalls
+from agentgym.run.calls import GeneratorCalls
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import rollout_metrics
 from agentgym.run.services import Services
@@ -57,15 +55,17 @@ class Engine:
         (True, True, ("rollout.generate_timeout_s=7",), Stop.TIME),
     ],
 )
-async def test_a_loop_samples_as_an_episode_does(lab, ends: bool, late: bool, settings: tuple[str], stop: Stop) -> None:
+async def test_a_loop_samples_as_an_episode_does(
+    lab, tmp_path: Path, ends: bool, late: bool, settings: tuple[str], stop: Stop
+) -> None:
     recipe = lab.recipe("env.name=math", "rollout.cut_turns=score", *settings)
-    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter(), training=True)
+    gym = await Gym.open(settle_sampling(recipe, tmp_path, pytest.fail), lab.reporter(), training=True)
     try:
         engine = Engine(gym.renderer.end_ids[0] if ends else 0, late)
         [task] = held_out_tasks(gym.environment, 1)
         episode = await gym.player(engine).play(task, episode_id="e", seed=1)
         [turn] = episode.turns
-        calls = GeneratorCalls(engine, gym.renderer, recipe)  # type: ignore[arg-type]
+        calls = GeneratorCalls(engine, gym.renderer, recipe.generator, recipe.rollout)  # type: ignore[arg-type]
         said = await calls.generate(tuple(turn.prompt_ids), n=2)
         theirs, *ours = engine.requests
         for request in ours:
@@ -73,7 +73,7 @@ async def test_a_loop_samples_as_an_episode_does(lab, ends: bool, late: bool, se
             assert request.time_s == pytest.approx(theirs.time_s, abs=0.5) and request.prompt_ids == turn.prompt_ids
         assert [(one.completion.completion_ids, one.stop) for one in said] == [(turn.completion_ids, stop)] * 2
         assert episode.stop is stop
-        group = Services.group(SimpleNamespace(gym=gym, recipe=recipe), 0, said, [1.0, 0.0])  # type: ignore[arg-type]
+        group = Services.group(SimpleNamespace(session=SimpleNamespace(gym=gym), recipe=recipe), 0, said, [1.0, 0.0])  # type: ignore[arg-type]
         for played in (group.episodes, [episode]):
             assert rollout_metrics(played)["rollout/truncated_share"] == (stop is not Stop.DONE)
         [short] = await calls.generate("1 + 1 =", sampling=SamplingParams(max_tokens=20))
@@ -84,6 +84,6 @@ async def test_a_loop_samples_as_an_episode_does(lab, ends: bool, late: bool, se
 
 async def test_a_prompt_without_room_for_an_answer_is_refused(lab) -> None:
     recipe = lab.recipe("env.name=math")
-    calls = GeneratorCalls(Engine(0, False), None, recipe)  # type: ignore[arg-type]
+    calls = GeneratorCalls(Engine(0, False), None, recipe.generator, recipe.rollout)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"the prompt has 512 tokens, rollout.max_episode_tokens is 512"):
         await calls.generate([7] * 512)

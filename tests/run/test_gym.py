@@ -8,9 +8,8 @@ import pytest
 from real_templates import REAL
 
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
-from agentgym.models.tiny import policy_path
 from agentgym.run.gym import Gym
+from agentgym.run.settle import settle_sampling
 
 ENVIRONMENT = f"env.name={Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
 
@@ -23,7 +22,7 @@ async def test_a_template_that_drops_thoughts_is_named_in_one_line_where_there_a
     template.write_text(REAL["qwen3"], encoding="utf-8")
     reporter = lab.reporter()
     recipe = lab.recipe(ENVIRONMENT, f"model.chat_template={template}", f"rollout.max_turns={turns}")
-    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), reporter)
+    gym = await Gym.open(settle_sampling(recipe, tmp_path, print), reporter)
     await gym.close()
     assert len(reporter.notes) == lines
     assert all("drops the thoughts of earlier turns" in note for note in reporter.notes)
@@ -48,13 +47,13 @@ async def test_a_template_is_proven_for_each_shape_of_the_first_tasks(lab, tmp_p
     (tmp_path / "mistral.jinja").write_text(REAL["mistral_v3_tekken"], encoding="utf-8")
     recipe = lab.recipe(f"env.name={tmp_path}/mixed.py:Mixed", f"model.chat_template={tmp_path}/mistral.jinja")
     with pytest.raises(UserError, match="rewrites history"):
-        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())
+        await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter())
 
 
-async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab):
+async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab, tmp_path):
     faulty = Path(__file__).parents[1] / "data" / "faulty"
     recipe = lab.recipe(f"env.name={faulty / 'sums.py'}:TestOnly")
-    gym = await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter(), training=False)
+    gym = await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter(), training=False)
     await gym.close()
     with pytest.raises(UserError, match="train on sums"):
-        await Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter())
+        await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter())

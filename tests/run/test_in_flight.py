@@ -9,9 +9,10 @@ import pytest
 
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
-from agentgym.rl.loop import Position
-from agentgym.run.in_flight import InFlight, settle_deterministic
+from agentgym.loops.async_rl import Position
+from agentgym.run.in_flight import InFlight
 from agentgym.run.layers import finish_recipe
+from agentgym.run.settle import settle_deterministic
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights, weight_files
 from agentgym.types import (

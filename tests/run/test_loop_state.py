@@ -12,6 +12,7 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
@@ -20,12 +21,15 @@ from agentgym.rl.config import LoopConfig
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.learnable import Learnable
 from agentgym.rollout.tasks import Shuffled, TaskSampler
+from agentgym.run.background import Background, Sinks
+from agentgym.run.calls import BufferCalls, DatasetCalls
 from agentgym.run.checkpoints import CheckpointWriter
 from agentgym.run.loop_state import FILE, find_saved
-from agentgym.run.pieces import BufferCalls
-from agentgym.run.playing import DatasetCalls
+from agentgym.run.metrics import StepClock
+from agentgym.run.resume import StartPoint
 from agentgym.run.services import Services, TrainerCalls
-from agentgym.run.sinks import Sinks
+from agentgym.run.session import Session
+from agentgym.run.settle import Settled
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import write_manifest
@@ -130,19 +134,24 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
 
     learner = SimpleNamespace(step=train, publish=None)
     checkpoints = CheckpointWriter(folder=folder, trainer=trainer, activity=Activity(), note=print)  # type: ignore[arg-type]
+    session = Session(
+        settled=Settled(recipe=RECIPE, registry=PluginRegistry([]), model_path=policy_path()),
+        folder=folder,
+        reporter=SimpleNamespace(note=print),  # type: ignore[arg-type]
+        start=StartPoint(),
+        gym=None,  # type: ignore[arg-type]
+        sinks=Sinks(),
+        background=Background(),
+        engines=SimpleNamespace(trainer=trainer, generator=generator, reference=None),  # type: ignore[arg-type]
+    )
     made: dict[str, Any] = {
-        "recipe": RECIPE,
-        "folder": folder,
-        "reporter": SimpleNamespace(note=print),
-        "model_path": policy_path(),
-        "gym": SimpleNamespace(activity=SimpleNamespace(totals_s=dict)),
-        "engines": SimpleNamespace(trainer=trainer, generator=generator, reference=None),
+        "session": session,
         "dataset": dataset(sampler),
         "trainer": TrainerCalls(learner, trainer, checkpoints),  # type: ignore[arg-type]
-        "replay_buffer": BufferCalls.of(RECIPE, Pieces(replay_buffer={"max_policy_age": None})),
+        "replay_buffer": BufferCalls.of(RECIPE.loop, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
         "checkpoints": checkpoints,
-        "sinks": Sinks(),
+        "_clock": StepClock(Activity()),
     }
     return Services(**made, environment=None, rewards=None, generator=None, reference=None)  # type: ignore[arg-type]
 
@@ -157,7 +166,7 @@ async def step(made: Services, number: int) -> tuple[list[str], list[int], int]:
         await made.replay_buffer.add(group, number)
         tasks.append(task.task_id)
     batch = await made.replay_buffer.sample(number)
-    made.engines.trainer.steps += 2  # type: ignore[attr-defined]
+    made.session.engines.trainer.steps += 2  # type: ignore[attr-defined]
     assert batch is not None and made.rows is not None
     return tasks, [group.group_id for group in batch], await made.rows.sample()  # type: ignore[return-value]
 
@@ -174,7 +183,7 @@ async def test_a_loop_that_goes_on_draws_what_the_unstopped_one_draws(
         first = services(folder, sampler)
         assert await first.load() == 0
         assert [await step(first, number) for number in (1, 2, 3)] == wanted[:3]
-        trainer: Any = first.engines.trainer
+        trainer: Any = first.session.engines.trainer
         assert await first.save(3, wait=wait) == folder.checkpoint_dir(3)
         folder.append_metrics(4, {"train/loss": 1.0})
         await step(first, 4)  # which the resumed one makes again
@@ -186,8 +195,8 @@ async def test_a_loop_that_goes_on_draws_what_the_unstopped_one_draws(
         second = services(folder, sampler)
         assert await second.load() == 3
         assert [await step(second, number) for number in (4, 5, 6)] == wanted[3:]
-        assert folder.read_metrics() == [] and second.engines.trainer.steps == 12  # type: ignore[attr-defined]
-        assert second.engines.trainer.pushed == second.engines.generator.loaded == [3]  # type: ignore[attr-defined]
+        assert folder.read_metrics() == [] and second.session.engines.trainer.steps == 12  # type: ignore[attr-defined]
+        assert second.session.engines.trainer.pushed == second.session.engines.generator.loaded == [3]  # type: ignore[attr-defined]
         with pytest.raises(UserError, match="before the first step, and this loop has made 12"):
             await second.load()
         with pytest.raises(UserError, match="no measure of the weights after step 0"):

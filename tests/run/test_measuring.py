@@ -21,16 +21,10 @@ from agentgym.planning.rates import Rates
 from agentgym.planning.simulation import _Learner
 from agentgym.planning.splits import best_splits
 from agentgym.run.layers import finish_recipe
-from agentgym.run.measuring import (
-    _Measurement,
-    line_of,
-    measure_rates,
-    measured_lengths,
-    of_one_process,
-    with_fewest_trainers,
-)
+from agentgym.run.measuring import _Measurement, line_of, measure_rates, measured_lengths, of_one_process
 from agentgym.run.places import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
+from agentgym.run.settle import with_fewest_trainers
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 APPS = Path(__file__).parents[2] / "apps"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentgym.rl.loop import StepRecord
+from agentgym.loops.async_rl import StepRecord
 from agentgym.rollout.activity import Activity
-from agentgym.run.metrics import StepMeter, rollout_metrics
+from agentgym.run.metrics import StepClock, StepMeter, rollout_metrics
 from agentgym.types import Episode, ErrorRecord, Outcome, Task, ToolTrace
 
 
@@ -13,7 +13,7 @@ def record(step: int) -> StepRecord:
 
 
 def test_counts_are_given_since_the_start_and_for_the_step() -> None:
-    meter = StepMeter(activity=Activity(), tokens_before=0.0, sandbox_before={"sandbox/calls_total": 100.0})
+    meter = StepMeter(clock=StepClock(Activity()), sandbox_before={"sandbox/calls_total": 100.0})
     first = meter.read(record(1), {}, {"sandbox/calls_total": 148.0, "sandbox/calls_waiting": 3.0})
     second = meter.read(
         record(2), {}, {"sandbox/calls_total": 150.0, "sandbox/retries_total": 1.0, "sandbox/wall_p95_s": 0.2}
@@ -25,13 +25,13 @@ def test_counts_are_given_since_the_start_and_for_the_step() -> None:
 
 
 def test_a_run_without_a_sandbox_has_no_metrics_of_one() -> None:
-    found = StepMeter(activity=Activity(), tokens_before=0.0).read(record(1), {}, {})
+    found = StepMeter(clock=StepClock(Activity())).read(record(1), {}, {})
     assert not [name for name in found if name.startswith("sandbox/")]
 
 
 def test_a_run_that_has_saved_says_how_long_training_stood_still_for_it() -> None:
     activity = Activity()
-    meter = StepMeter(activity=activity, tokens_before=0.0)
+    meter = StepMeter(clock=StepClock(activity))
     assert "time/save_s" not in meter.read(record(1), {}, {})
     with activity.doing("save"):
         pass

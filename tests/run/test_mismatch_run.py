@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentgym.errors import InfraError
-from agentgym.rl.loop import TrainingLoop
+from agentgym.loops.async_rl import TrainingLoop
 from agentgym.run.train import train
 from agentgym.types import Group, Turn
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentgym.run.preempting import Turns, until_noticed
+from agentgym.run.control import StepLock, until_noticed
 
 
 class Run:
@@ -15,7 +15,7 @@ class Run:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.notice = asyncio.Event()
-        self.turns = Turns(self)
+        self.turns = StepLock(self)
         self.fails = False
 
     async def step(self, groups: list) -> dict[str, float]:
@@ -35,7 +35,7 @@ class Run:
             if self.fails:
                 raise RuntimeError("broken")
             await self.turns.publish(number)
-            self.turns.turn.release()
+            self.turns.lock.release()
         try:
             await asyncio.sleep(0)
         finally:
@@ -43,7 +43,7 @@ class Run:
         return "worked"
 
     async def leave(self) -> str:
-        await self.turns.turn.acquire()
+        await self.turns.lock.acquire()
         self.done.append("saved")
         return "left"
 
@@ -83,7 +83,7 @@ async def test_a_step_that_fails_after_the_notice_ends_the_wait_for_its_end() ->
 async def test_a_second_signal_ends_both() -> None:
     run = Run()
     run.notice.set()
-    await run.turns.turn.acquire()
+    await run.turns.lock.acquire()
     whole = asyncio.create_task(until_noticed(run.work(1), run.notice, run.leave))
     await asyncio.sleep(0.01)
     whole.cancel()

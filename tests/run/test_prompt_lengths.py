@@ -8,8 +8,8 @@ import pytest
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.models.tiny import policy_path
 from agentgym.run.gym import Gym, refuse_long_prompts
+from agentgym.run.settle import settle_sampling
 
 SOURCE = """
 from agentgym import Environment, Task
@@ -31,7 +31,7 @@ async def test_a_task_that_does_not_fit_is_refused_by_name_with_what_to_set(
 ) -> None:
     (tmp_path / "long.py").write_text(SOURCE.replace("SPLIT", long_in))
     recipe = lab.recipe(f"env.name={tmp_path / 'long.py'}:Long", "eval.tasks=20")
-    opening = Gym.open(recipe, policy_path(), PluginRegistry.discover(), lab.reporter(), training=training)
+    opening = Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter(), training=training)
     if not refused:
         await (await opening).close()
         return

@@ -19,9 +19,9 @@ from agentgym.cli.main import main
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.async_rl import Position, StepRecord, oldest_version
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe, build_recipe
-from agentgym.rl.loop import Position, StepRecord, oldest_version
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
 from agentgym.run.metrics import StepMeter

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from agentgym.errors import UserError
+from agentgym.loops.async_rl import Position
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
-from agentgym.rl.loop import Position
-from agentgym.run.resume import resumed_state, undo_later_steps
-from agentgym.run.state import RunState
+from agentgym.run.resume import RunState, resumed_state, undo_later_steps
 from agentgym.runs.checkpoints import drop_unfinished, save_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.checkpoint import write_manifest

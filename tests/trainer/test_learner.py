@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agentgym.run.behind import Behind
 from view_runs import group, replace_wins
 
-from agentgym.rl.loop import StepRecord
+from agentgym.loops.async_rl import StepRecord
 from agentgym.rollout.activity import Activity
-from agentgym.run.behind import Behind
 from agentgym.run.train import TrainJob
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.credit import Credit

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from view_runs import write_run
 
 from agentgym.errors import UserError
-from agentgym.run.steering import EARLIER, THERE, Helm
+from agentgym.run.control import EARLIER, THERE, Control
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.steering import FILE, Steering
 
@@ -44,7 +44,7 @@ async def test_a_run_does_what_two_clients_asked_once_and_says_so(folder: RunFol
     first, second = open_view(folder.path.parent), open_view(folder.path.parent)
     for view, action in ((first, "checkpoint"), (second, "checkpoint"), (second, "evaluate"), (first, "stop")):
         assert view.post(STEER, json={"action": action}).status_code == 202
-    helm, deeds = Helm(folder), Deeds()
+    helm, deeds = Control(folder, Steering(folder.path)), Deeds()
     await helm.after_step(7, save=deeds.save, evaluate=deeds.evaluate)
     assert deeds.done == ["save", "evaluate", "save"] and helm.stopped.startswith("stopped after step 7")
     for view in (first, second):
@@ -59,14 +59,14 @@ async def test_a_run_does_what_two_clients_asked_once_and_says_so(folder: RunFol
 
 
 async def test_what_is_there_already_is_not_made_again_and_the_answer_says_so(folder: RunFolder) -> None:
-    asked, helm, deeds = Steering(folder.path), Helm(folder), Deeds(known=True)
+    asked, helm, deeds = Steering(folder.path), Control(folder, Steering(folder.path)), Deeds(known=True)
     asked.ask("checkpoint")
     await helm.after_step(2, save=deeds.save, evaluate=deeds.evaluate)
     assert [(one.state, one.text) for one in asked.read()] == [("applied", THERE)]
 
 
 async def test_a_resumed_run_is_not_stopped_by_what_was_asked_of_an_earlier_one(folder: RunFolder) -> None:
-    asked, helm, deeds = Steering(folder.path), Helm(folder), Deeds()
+    asked, helm, deeds = Steering(folder.path), Control(folder, Steering(folder.path)), Deeds()
     asked.ask("stop")
     folder.set_status(RunStatus.RUNNING)
     asked.ask("checkpoint")  # of the one that is starting

@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     finished, earlier = _recipe(arguments, shell)
     if arguments.dry_run:
         from agentgym.data_sets import OutOfReach
-        from agentgym.run.gym import check_sampling, refuse_long_prompts
+        from agentgym.run.gym import refuse_long_prompts
+        from agentgym.run.settle import check_sampling
 
         recipe, _, registry = finished
         check_sampling(recipe)

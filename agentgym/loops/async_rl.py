@@ -1,9 +1,11 @@
 """The whole of asynchronous RL: sample and train at the same time, with a bound on staleness.
 
-A slot is taken before a group is sampled, and given back once the generators hold the weights that were
-trained on it. Groups are trained in the order in which they began. So at most `max_staleness` whole
-steps are queued before a group that begins. `max_staleness = 0` is synchronous RL. Above it, the next step is trained
-while the generators load the weights of the last one.
+`train` is the loop of `agentgym train` and of apps/grpo/main.py: copy this file to change it.
+
+A slot is taken before a group is sampled, and given back once the generators hold the weights that were trained on it.
+Groups are trained in the order in which they began. So at most `max_staleness` whole steps are queued before a group
+that begins. `max_staleness = 0` is synchronous RL. Above it, the next step is trained while the generators load the
+weights of the last one.
 
 With `deterministic` the slot of a group without signal is given back when its turn in that order comes, and not when it
 happens to end. Then all slots are given back at places of the loop, where the version of the weights is known. A slot
@@ -16,7 +18,8 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from agentgym.rl.config import LoopConfig
 from agentgym.rollout.generator import Generator
@@ -64,6 +67,110 @@ class Position:
     versions: tuple[int, ...] = ()
 
 
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Run(Protocol[Result_co]):
+    """What `train` needs of a run that is open; `agentgym.run.async_run.AsyncRun` is one.
+
+    position: where the run goes on. measures_ends: whether the first and the last weights are evaluated.
+    """
+
+    @property
+    def config(self) -> LoopConfig: ...
+    @property
+    def tasks(self) -> TaskStream: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def generator(self) -> Generator: ...
+    @property
+    def position(self) -> Position: ...
+    @property
+    def measures_ends(self) -> bool: ...
+
+    async def measure_first(self) -> None:
+        """Evaluate the weights before the first step, once in a run."""
+
+    async def start_steps(self) -> None:
+        """Called before the first step of this process: metrics of steps count from here."""
+
+    async def play(self, task: Task, group_id: int, version: int) -> Group:
+        """Play a group that began with these weights: its episodes have rewards and advantages."""
+
+    async def end_step(self, record: StepRecord, position: Position) -> dict[str, float]:
+        """Take over what a step leaves; returns its metrics."""
+
+    async def check_sync(self, step: int) -> dict[str, float]:
+        """Compare the generators with the trainer."""
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        """Measure the generators' weights on held-out tasks."""
+
+    def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
+        """Keep and show the metrics and the episodes of a step."""
+
+    async def save(self, position: Position, *, wait: bool) -> None:
+        """Make a checkpoint. wait: until it is whole, and not only copied."""
+
+    async def answer_requests(self, position: Position, held: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Do what users asked of the run since the last step. Returns whether it ends here."""
+
+    def release(self, position: Position) -> None:
+        """The step is over: until the next one begins, the run can be saved from outside."""
+
+    async def end_without_signal(self, groups: list[Group], position_at: Callable[[int, int], Position]) -> str:
+        """Save a run whose last groups had no signal; returns why. Raises InfraError when it is not for the policy."""
+
+    async def end(self, nothing_left: str) -> Result_co:
+        """Evaluate the last weights, if the run measures its ends. nothing_left: why it is early; empty if not."""
+
+
+async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None] = lambda loop: None) -> Result_co:
+    """Train from the run's position to the last step; save and evaluate on the way, as its config says.
+
+    change_loop: called with the loop before it runs, for experiments.
+    """
+    config = run.config
+
+    async def after_step(record: StepRecord) -> None:
+        step, is_last = record.step, record.step == config.steps
+        here = partial(loop.position_at, step, record.next_group)
+        metrics = await run.end_step(record, here())
+        if _is_due(config.check_sync_every, step):
+            await loop.held()
+            metrics |= await run.check_sync(step)
+        if _is_due(config.eval_every, step) and not (is_last and run.measures_ends):
+            await loop.held()
+            metrics |= await run.evaluate(step)
+        run.record(record, metrics)
+        if is_last or _is_due(config.checkpoint_every, step):
+            await run.save(here(), wait=is_last or not config.checkpoint_in_background)
+        loop.stopping = await run.answer_requests(here(), loop.held)
+        run.release(here())
+
+    loop = TrainingLoop(
+        config=config,
+        tasks=run.tasks,
+        rollout=lambda task, group_id: run.play(task, group_id, loop.began[group_id]),
+        learner=run.learner,
+        generator=run.generator,
+        after_step=after_step,
+        position=run.position,
+    )
+    change_loop(loop)
+    await run.measure_first()
+    await run.start_steps()
+    without_signal = await loop.run()
+    reason = await run.end_without_signal(without_signal, loop.position_at) if without_signal else ""
+    return await run.end(reason)
+
+
+def _is_due(every: int, step: int) -> bool:
+    """every: 0 is never."""
+    return every > 0 and step % every == 0
+
+
 @dataclass(slots=True, kw_only=True)
 class TrainingLoop:
     """`tasks` gives the task of group `position.next_group` first. `after_step` runs between two steps, and may save;
@@ -84,10 +191,10 @@ class TrainingLoop:
     staleness_bound: int | None = None
     stopping: bool = False
     began: dict[int, int] = field(default_factory=dict)
-    _slots: asyncio.Queue[int] = field(init=False)
-    _pending: asyncio.Queue[asyncio.Task[Group]] = field(init=False)
-    _tasks: asyncio.TaskGroup = field(init=False)
-    _update: asyncio.Task[None] | None = field(init=False, default=None)
+    _slots: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    _pending: asyncio.Queue[asyncio.Task[Group]] = field(default_factory=asyncio.Queue)
+    _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    _update: asyncio.Task[None] | None = None
 
     async def run(self) -> list[Group]:
         """Returns after the last step; or earlier, with the groups that a step skipped, when it found none with signal.
@@ -96,11 +203,9 @@ class TrainingLoop:
         """
         without_signal: list[Group] = []
         config = self.config
-        self._slots, self._pending = asyncio.Queue(), asyncio.Queue()
         for version in self._first_versions():
             self._slots.put_nowait(version)
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+        async with self._tasks as tasks:
             sampler = tasks.create_task(self._sample(tasks))
             for step in range(self.position.step + 1, config.steps + 1):
                 groups, skipped = await self._collect(step)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.loops.async_rl import Position, TrainingLoop
 from agentgym.rl.config import LoopConfig
-from agentgym.rl.loop import Position, TrainingLoop
 from agentgym.rollout.tasks import TaskStream
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 

@@ -1,4 +1,4 @@
-"""The metric sinks of a run, which are fed in a thread: no training loop waits for them."""
+"""Work in threads while the loop goes on: what a step leaves on the disk, and the metric sinks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,39 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import cast
 
-from agentgym.config import to_mapping
 from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
-from agentgym.runs.folder import RunFolder
+from agentgym.recipe import LoggingConfig
 from agentgym.sinks import MetricSink, show_group
 from agentgym.types import Group, Json
+
+
+class Background:
+    """Pieces of work, one after the other in a thread. One that raises ends the later ones; `done` raises the same."""
+
+    def __init__(self) -> None:
+        self._last: asyncio.Task[None] | None = None
+
+    def add(self, work: Callable[[], None]) -> None:
+        self._last = asyncio.create_task(self._run(self._last, work), name="background")
+
+    async def done(self) -> None:
+        """Wait for all that was added. Cancelling the wait does not cancel the work."""
+        if self._last is not None:
+            await asyncio.shield(self._last)
+
+    async def close(self) -> None:
+        """As `done`, for the end of something that has failed: raises nothing."""
+        if self._last is not None:
+            await asyncio.gather(self._last, return_exceptions=True)
+
+    @staticmethod
+    async def _run(before: asyncio.Task[None] | None, work: Callable[[], None]) -> None:
+        if before is not None:
+            await before
+        await asyncio.to_thread(work)
 
 
 class Sinks:
@@ -46,14 +71,19 @@ class Sinks:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, recipe: Recipe, folder: RunFolder, registry: PluginRegistry) -> AsyncIterator[Sinks]:
-        """Leaving the block waits until they have all that was logged. Raises what they raised."""
-        found, stack = cls(recipe.logging.episodes_every), ExitStack()
+    async def opened(
+        cls, logging: LoggingConfig, config: Mapping[str, object], folder: Path, registry: PluginRegistry
+    ) -> AsyncIterator[Sinks]:
+        """Leaving the block waits until they have all that was logged. Raises what they raised.
+
+        config: of the run, for sinks that show it. folder: of the run.
+        """
+        found, stack = cls(logging.episodes_every), ExitStack()
 
         def open_all() -> None:
-            for name in recipe.logging.sinks:
+            for name in logging.sinks:
                 sink = registry.sink(name)()
-                sink.open(str(folder.path), cast("dict[str, Json]", to_mapping(recipe)))
+                sink.open(str(folder), cast("dict[str, Json]", config))
                 stack.callback(sink.close)
                 found._sinks.append(sink)
 

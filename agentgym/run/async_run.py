@@ -1,0 +1,257 @@
+"""A run as the asynchronous loop drives it: what a step leaves in the folder, checkpoints, evaluations, requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from agentgym.config import to_mapping
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult
+from agentgym.generators.service import GeneratorService
+from agentgym.loops.async_rl import Position, StepRecord
+from agentgym.rl.advantages import assign_advantages
+from agentgym.rl.config import LoopConfig
+from agentgym.rl.ending import nothing_left
+from agentgym.rl.trained import by_turn
+from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.tasks import TaskStream
+from agentgym.run.checkpoints import Checkpoints
+from agentgym.run.control import Control, StepLock
+from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends
+from agentgym.run.in_flight import InFlight
+from agentgym.run.measure import measure
+from agentgym.run.metrics import StepClock, StepMeter
+from agentgym.run.resume import RunState, undo_later_steps
+from agentgym.run.session import Session
+from agentgym.run.sync_check import check_sync
+from agentgym.runs.checkpoints import drop_undone, drop_unfinished
+from agentgym.runs.evaluations import read_record
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.starts import record_start
+from agentgym.runs.steering import Steering
+from agentgym.trainer.actor import TitanTrainer
+from agentgym.types import Group, Json, Task
+
+Held = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class AsyncRun:
+    """Implements `agentgym.loops.async_rl.Run` over a session.
+
+    learner: takes the lock for a step, which `release` gives back. position: where this process began. last: what a
+    checkpoint would hold now, between two steps.
+    """
+
+    session: Session
+    config: LoopConfig
+    learner: StepLock
+    generator: GeneratorService
+    position: Position
+    tasks: TaskStream
+    state: RunState
+    in_flight: InFlight
+    checkpoints: Checkpoints
+    control: Control
+    meter: StepMeter
+    monitor: InfraMonitor
+    last: Position
+
+    @classmethod
+    async def begin(cls, session: Session, lock: asyncio.Lock | None = None) -> AsyncRun:
+        """Take over what the folder holds, or save a checkpoint of step 0. lock: held from a step's begin to its end.
+
+        Raises UserError for a folder with the checkpoints of another loop.
+        """
+        settled, folder, engines, start = session.settled, session.folder, session.engines, session.start
+        loop, state, position = settled.recipe.loop, session.start.state, session.start.position
+        if start.checkpoint is None and folder.checkpoint_steps():
+            raise UserError(
+                f"{folder.path} has checkpoints of another loop, saved by services.save: go on with that loop, or "
+                "start a new run"
+            )
+        in_flight = InFlight(folder=folder, pinned=loop.deterministic)
+        checkpoints = Checkpoints(
+            folder=folder,
+            state=state,
+            trainer=engines.trainer,
+            reference=engines.reference,
+            in_flight=in_flight,
+            activity=session.gym.activity,
+            keep=loop.keep_checkpoints,
+            note=session.reporter.note,
+        )
+        machine = await engines.trainer.call(TitanTrainer.get_machine)
+        config = cast("dict[str, Json]", to_mapping(settled.recipe))
+        record_start(folder, step=position.step, config=config, machine=machine)
+        if state.position is not None:
+            await in_flight.restore(state.position, position.next_group, engines.trainer)
+        if start.replayed is not None:
+            drop_undone(folder, start.replayed.step)
+        if state.position is None or start.replayed is not None:
+            await checkpoints.save(position)
+        else:
+            undo_later_steps(folder, state)
+        drop_unfinished(folder)
+        engines.trainer.journal.clear()
+        return cls(
+            session=session,
+            config=loop,
+            learner=StepLock(engines.learner, lock or asyncio.Lock()),
+            generator=engines.generator,
+            position=position,
+            tasks=settled.recipe.task_sampler.stream(
+                session.gym.environment, loop.seed, position.next_group, in_flight=loop.num_slots, state=position.tasks
+            ),
+            state=state,
+            in_flight=in_flight,
+            checkpoints=checkpoints,
+            control=Control(folder, Steering(folder.path)),
+            meter=StepMeter(clock=StepClock(session.gym.activity)),
+            monitor=InfraMonitor(settled.recipe.rollout.max_infra_error_share),
+            last=position,
+        )
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.session.folder
+
+    @property
+    def measures_ends(self) -> bool:
+        return self.session.settled.recipe.eval.at_end
+
+    @property
+    def done(self) -> int:
+        """Steps."""
+        return self.last.step
+
+    async def measure_first(self) -> None:
+        if self.measures_ends and self.state.first_eval is None and self.position == Position():
+            self.state.first_eval = await self._evaluate(0)
+            self.folder.save_state(self.state.to_mapping())
+
+    async def start_steps(self) -> None:
+        self.control.begin(self.done)
+        self.session.reporter.phase(f"training {self.config.steps - self.done} steps")
+        self.meter.start(await self.generator.metrics(), self.session.gym.sandbox_metrics())
+
+    async def play(self, task: Task, group_id: int, version: int) -> Group:
+        loop, engines = self.config, self.session.engines
+        play = partial(play_group, task=task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
+        group = await self.in_flight.play(engines.player, task, group_id, version, loop.group_size, play)
+        for episode in group.episodes:
+            self.monitor.add(episode)
+        assign_advantages(group, self.session.settled.recipe.advantage)
+        engines.learner.ended(group)
+        return group
+
+    async def end_step(self, record: StepRecord, position: Position) -> dict[str, float]:
+        engines = self.session.engines
+        await self.session.background.done()  # else episodes of many steps could wait
+        engines.learner.skipped(record.skipped)
+        await self.in_flight.forget(position, engines.store)
+        await self.checkpoints.settle()
+        metrics = self.meter.read(record, await self.generator.metrics(), self.session.gym.sandbox_metrics())
+        return metrics | self.tasks.metrics() | engines.trainer.metrics() | self.checkpoints.metrics()
+
+    async def check_sync(self, step: int) -> dict[str, float]:
+        trainer, rollout = self.session.engines.trainer, self.session.settled.recipe.rollout
+        return await check_sync(self.session.gym, self.generator, trainer, rollout, step)
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        result = await self._evaluate(step, self.config.eval_tasks)
+        return {} if result.success is None else {"eval/success": result.success}
+
+    def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
+        session, step = self.session, record.step
+        self.folder.append_metrics(step, metrics)
+        session.sinks.log(step, metrics, record.groups)
+        session.reporter.step(step, self.config.steps, metrics)
+        if session.settled.recipe.logging.save_episodes:
+            logprobs = session.engines.learner.trained_logprobs
+            self.session.background.add(partial(self._save_episodes, record, logprobs))
+
+    async def save(self, position: Position, *, wait: bool) -> None:
+        await self.session.background.done()
+        await (self.checkpoints.save if wait else self.checkpoints.begin)(position)
+
+    async def answer_requests(self, position: Position, held: Held) -> bool:
+        step = position.step
+
+        async def save() -> bool:
+            known = self.state.position is not None and self.state.position.step == step
+            if not known:
+                await self.save(position, wait=True)
+            return known
+
+        async def evaluate() -> bool:
+            at_the_end = step == self.config.steps and self.measures_ends  # it follows anyway
+            known = at_the_end or bool(read_record(self.folder, step).get("result"))
+            if not known:
+                await held()
+                await self._evaluate(step, self.config.eval_tasks)
+            return known
+
+        await self.control.after_step(step, save=save, evaluate=evaluate)
+        return bool(self.control.stopped)
+
+    def release(self, position: Position) -> None:
+        self.last = position
+        self.session.background.add(partial(self._mark, asdict(position)))
+        self.learner.lock.release()
+
+    async def end_without_signal(self, groups: list[Group], position_at: Callable[[int, int], Position]) -> str:
+        step = self.done + 1
+        await self.session.background.done()
+        if self.session.settled.recipe.logging.save_episodes:  # no step has saved them
+            self.folder.save_groups(step, [], groups)
+        reason = nothing_left(groups)
+        self.session.reporter.note(f"step {step}: {reason}")
+        self.folder.event(reason)
+        async with self.learner.lock:
+            await self.checkpoints.save(position_at(self.done, max(group.group_id for group in groups) + 1))
+        return reason
+
+    async def end(self, nothing_left: str) -> TrainResult:
+        await self.session.background.done()
+        stopped = self.control.stopped if self.done < self.config.steps else ""
+        first = self.state.first_eval
+        if self.measures_ends and not stopped and self.done:
+            await self.generator.update_weights(self.done)  # a changed loop may have held them back
+            last = await self._evaluate(self.done)
+            result = compare_ends(self.folder, self.session.reporter, self.done, first, last)
+        else:
+            result = TrainResult(run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None)
+        return replace(result, nothing_left=nothing_left, stopped=stopped)
+
+    async def leave(self) -> TrainResult:
+        """Save the last step that ended. Call it with the lock: no step begins after that."""
+        await self.session.background.done()
+        await self.checkpoints.save(self.last)
+        reason = f"preempted; saved after step {self.done}"
+        first = self.state.first_eval
+        return TrainResult(
+            run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
+        )
+
+    async def _evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
+        """Of the weights that the generators hold, which are those after `step`."""
+        session, name = self.session, checkpoint_name(step)
+        player = session.engines.player
+        return await measure(
+            session.gym, player, self.folder, session.reporter, step=step, name=name, num_tasks=num_tasks
+        )
+
+    def _mark(self, position: dict[str, Json]) -> None:
+        """In a thread. The step has ended once all that it leaves would outlast a power cut."""
+        self.folder.sync_metrics()
+        self.session.engines.trainer.journal.mark(position)
+
+    def _save_episodes(self, record: StepRecord, logprobs: Sequence[float]) -> None:
+        """In a thread. logprobs: the trainer's, of the trained tokens."""
+        of_turns = by_turn(record.groups, logprobs) if self.session.settled.keeps_logprobs else None
+        self.folder.save_groups(record.step, record.groups, record.skipped, of_turns)

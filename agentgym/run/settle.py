@@ -1,0 +1,194 @@
+"""Turns a recipe and this machine into one finished value, once: nothing after this changes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentgym.errors import UserError
+from agentgym.generators.select import NativeEngineConfig, at_once, settle_engine, why_not_native
+from agentgym.hooks import PluginRegistry
+from agentgym.models.architecture import Architecture, read_architecture
+from agentgym.models.resolve import resolve_model
+from agentgym.planning.machine import Machine, this_machine
+from agentgym.planning.placement import place
+from agentgym.recipe import Recipe
+from agentgym.run.places import settle_generators, settle_places, wanted_of
+
+TOKENIZER = "tokenizer.json"
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A run's recipe with its engine, devices and GPUs chosen, and the models that it names as folders.
+
+    model_path: None where the policy is behind a server. teacher: of the advantage, if it has one.
+    """
+
+    recipe: Recipe
+    registry: PluginRegistry
+    model_path: Path | None
+    teacher: Path | None = None
+
+    @property
+    def model(self) -> Path:
+        assert self.model_path is not None, "the policy is behind a server"
+        return self.model_path
+
+    @property
+    def keeps_logprobs(self) -> bool:
+        """Whether saved episodes have the trainer's log-probabilities."""
+        return self.recipe.logging.save_episodes and self.recipe.logging.trainer_logprobs
+
+
+def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None) -> Settled:
+    """For training. scratch: gets the weights that a recipe draws. note: gets what is worth knowing.
+
+    Raises UserError for what the user must fix, with the numbers and what would do.
+    """
+    check_sampling(recipe)
+    model_path = _model_of(recipe, scratch)
+    architecture = read_architecture(model_path)  # raises for what can't be trained
+    engine = settle_engine(recipe.generator, str(model_path), note)
+    settled = settle_deterministic(replace(recipe, generator=engine))
+    return Settled(
+        recipe=settle_places(settled, architecture, note),
+        registry=registry or _registry_of(recipe),
+        model_path=model_path,
+        teacher=find_teacher(recipe, model_path, scratch),
+    )
+
+
+def settle_sampling(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None) -> Settled:
+    """For generators alone, as an evaluation needs them: any model that an engine can load."""
+    model_path = _model_of(recipe, scratch)
+    engine = settle_engine(recipe.generator, str(model_path), note)
+    architecture = None if why_not_native(str(model_path)) else read_architecture(model_path)
+    settled = settle_generators(replace(recipe, generator=engine), architecture)
+    return Settled(recipe=settled, registry=registry or _registry_of(recipe), model_path=model_path)
+
+
+def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry) -> Settled:
+    """For measuring: one replica, and as few trainer processes as the model needs."""
+    check_sampling(recipe)
+    model_path = _model_of(recipe, scratch)
+    found = settle_engine(recipe.generator, str(model_path), note)
+    # at once: what joining a batch costs is measured, not what waiting for each other saves of it
+    one = replace(found, engine=at_once(found.engine), replicas=1, gpus=())
+    architecture = read_architecture(model_path)
+    elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
+    alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
+    settled = settle_places(alone, architecture, lambda note: None)
+    return Settled(recipe=settled, registry=registry, model_path=model_path)
+
+
+def settle_served(recipe: Recipe, registry: PluginRegistry | None = None) -> Settled:
+    """For a policy that a server holds."""
+    return Settled(recipe=recipe, registry=registry or _registry_of(recipe), model_path=None)
+
+
+def settle_deterministic(recipe: Recipe) -> Recipe:
+    """With what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
+    loop, generator = recipe.loop, recipe.generator
+    if not loop.deterministic:
+        return recipe
+    if not isinstance(generator.engine, NativeEngineConfig):
+        raise UserError(
+            "loop.deterministic needs generator.engine=native: in the others a sequence's numbers depend on the "
+            "sequences beside it"
+        )
+    if generator.device == "cuda" or recipe.trainer.device == "cuda":
+        raise UserError("loop.deterministic needs generator.device=cpu and trainer.device=cpu: GPUs add in any order")
+    return replace(
+        recipe,
+        generator=replace(generator, batch_invariant=True, device="cpu"),
+        trainer=replace(recipe.trainer, device="cpu"),
+        weights=replace(recipe.weights, keep=max(recipe.weights.keep, loop.num_slots + 2)),  # a group waits no longer
+    )
+
+
+def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine | None) -> Recipe:
+    """With as many trainer processes as it needs, of those that it has. machine: None is one where any number fits."""
+    trainer = recipe.trainer
+    counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
+    for procs in [*counts, trainer.procs]:
+        found = replace(recipe, trainer=replace(trainer, procs=procs, data_parallel_shard=-1, gpus=()))
+        if machine is None or not trainer.check_memory or place(wanted_of(found, model), machine).fits:
+            break
+    return found
+
+
+def doubled(first: int, last: int) -> Iterator[int]:
+    while first <= last:
+        yield first
+        first *= 2
+
+
+def at_checkpoint(recipe: Recipe, checkpoint: Path) -> Recipe:
+    """The recipe of a run's own evaluation: its model is one of its checkpoints."""
+    return replace(recipe, model=replace(recipe.model, path=str(checkpoint), random_weights=False))
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """The trainer computes the softmax at a temperature, not a truncated distribution."""
+    rollout = recipe.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise UserError(
+            f"training with rollout.top_p = {rollout.top_p} and rollout.top_k = {rollout.top_k} would compare "
+            "log-probabilities of two different distributions; train with top_p 1 and top_k 0, and "
+            "truncate only in `agentgym eval`"
+        )
+
+
+def find_teacher(recipe: Recipe, model_path: Path, scratch: Path) -> Path | None:
+    """The folder of the advantage's teacher; None where it has none.
+
+    Raises UserError for a model that is not there, can't be run by the trainer, is too short, or has other tokens.
+    """
+    path = recipe.advantage.teacher_path
+    if path is None:
+        return None
+    if not path:
+        raise UserError("advantage.teacher is empty; name the model to learn from, as model.path names one")
+    teacher = resolve_model(path, scratch)
+    positions = read_architecture(teacher).max_positions
+    if positions < recipe.trainer.seq_len:
+        raise UserError(
+            f"the teacher {teacher} has {positions} positions, but trainer.seq_len is {recipe.trainer.seq_len}; "
+            "lower it, or take another teacher"
+        )
+    mine, other = _tokens(model_path), _tokens(teacher)
+    differing = sorted(token for token in mine.keys() | other.keys() if mine.get(token) != other.get(token))
+    if differing:
+        raise UserError(
+            f"the teacher {teacher} has other tokens than {model_path}: {len(differing)} differ, for example "
+            f"{differing[0]!r}. It judges the policy's tokens, so take a model with the same tokenizer"
+        )
+    return teacher
+
+
+def _model_of(recipe: Recipe, scratch: Path) -> Path:
+    return resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
+
+
+def _registry_of(recipe: Recipe) -> PluginRegistry:
+    return PluginRegistry.discover(recipe.plugins.disabled)
+
+
+def _tokens(folder: Path) -> dict[str, int]:
+    """Every token with its number."""
+    file = folder / TOKENIZER
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        vocab = content["model"]["vocab"]
+        if isinstance(vocab, list):  # a unigram model: pieces with scores
+            vocab = {piece: number for number, (piece, _) in enumerate(vocab)}
+        return {**vocab, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{file} can't be compared with the teacher's: {error!r}. Distillation needs both tokenizers as "
+            f"{TOKENIZER}, to see that they are the same"
+        ) from error
