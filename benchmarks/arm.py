@@ -28,7 +28,7 @@ import psutil
 from agentgym import Episode, Reward, hookimpl
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.hooks import PluginRegistry
-from agentgym.rl.loop import TrainingLoop
+from agentgym.loops.async_rl import TrainingLoop
 from agentgym.rollout.generator import Generator
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import read_recipe_files

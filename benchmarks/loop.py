@@ -35,11 +35,11 @@ from typing import Any
 
 from agentgym.commands import run_until_stopped
 from agentgym.config import apply_overrides, to_mapping
+from agentgym.loops.async_rl import StepRecord, TrainingLoop
 from agentgym.recipe import Recipe
-from agentgym.rl.loop import StepRecord, TrainingLoop
 from agentgym.rollout.generator import Generator
+from agentgym.run.control import StepLock
 from agentgym.run.layers import finish_recipe
-from agentgym.run.preempting import Turns
 from agentgym.run.recipe_files import read_recipe_files
 from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder, RunStatus
@@ -123,7 +123,7 @@ def _begin(loop: TrainingLoop, phase: Phase) -> None:
     """Between two steps: add the phase's slots, or stop training."""
     if phase.max_staleness is None:
         idle: Any = Idle()
-        loop.learner = Turns(idle, loop.learner.turn) if isinstance(loop.learner, Turns) else idle
+        loop.learner = StepLock(idle, loop.learner.lock) if isinstance(loop.learner, StepLock) else idle
         loop.generator = Unmoved(generator=loop.generator)
         loop.staleness_bound = sys.maxsize
         return

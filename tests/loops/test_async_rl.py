@@ -261,7 +261,7 @@ def test_resumes_at_the_first_group_that_was_not_taken():
 
 def test_a_lagging_generator_stays_that_far_behind(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from lagging import lag_behind
+    from arm import lag_behind
 
     config = LoopConfig(steps=8, groups_per_step=2, max_staleness=0)
     _, records = run(config, change_loop=lambda loop: lag_behind(loop, 3))
@@ -331,24 +331,12 @@ def test_a_deterministic_loop_goes_on_with_the_weights_that_its_groups_began_wit
         assert resumed == {group: version for group, version in whole.items() if group in resumed} and resumed
 
 
-def test_an_untrained_loop_has_all_slots_filled_from_the_first_step_to_the_last(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    from loop_phases import stop_training
-
-    config = LoopConfig(steps=6, groups_per_step=2, max_staleness=1)
-    learner, records = run(config, change_loop=stop_training)
-    assert [max(record.staleness) for record in records] == [0, 1, 2, 3, 4, 5]
-    assert not learner.trained and not learner.published
-
-
 def test_a_loop_in_phases_is_synchronous_then_asynchronous_then_untrained_and_ends(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from loop_phases import in_phases, read_phase
+    from loop import Phase, in_phases
 
     config = LoopConfig(steps=100, groups_per_step=2, max_staleness=3)
-    phases = [*map(read_phase, ("0:3", "1:4", "3:5", "idle:3"))]
+    phases = [Phase(max_staleness=bound, steps=steps) for bound, steps in ((0, 3), (1, 4), (3, 5), (None, 3))]
     learner, records = run(config, change_loop=lambda loop: in_phases(loop, phases))
     assert [max(record.staleness) for record in records] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 3]
     assert learner.published[-1] == 12
-    with pytest.raises(ValueError, match="more staleness"):
-        run(config, change_loop=lambda loop: in_phases(loop, [*map(read_phase, ("1:3", "0:4"))]))

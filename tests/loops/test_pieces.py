@@ -9,7 +9,6 @@ import pytest
 from agentgym.errors import UserError
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rows import RowSource
-from agentgym.recipe import Recipe
 from agentgym.rl.config import LoopConfig
 from agentgym.run.calls import BufferCalls
 from agentgym.run.services import RewardCalls
@@ -62,7 +61,7 @@ async def test_the_buffer_follows_the_recipe_and_a_group_is_as_old_as_its_oldest
 
 
 async def test_a_buffer_of_several_parts_gives_as_many() -> None:
-    calls = BufferCalls.of(Recipe(), Pieces(replay_buffer={"batch_size": 1, "dp_size": 2}))
+    calls = BufferCalls.of(LoopConfig(), Pieces(replay_buffer={"batch_size": 1, "dp_size": 2}))
     for number in range(2):
         await calls.add(group(number, 0))
     batch = await calls.sample(0)

@@ -4,82 +4,105 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
-from agentgym.run.behind import Behind
-from agentgym.run.sinks import Sinks
+import pytest
+from open_runs import open_run
 
+from agentgym.config import apply_overrides
 from agentgym.loops.async_rl import Position, StepRecord
-from agentgym.run.train import TrainJob
+from agentgym.run.async_run import AsyncRun
+from agentgym.run.control import THERE
+from agentgym.run.layers import finish_recipe
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.steering import Steering
 
 
-def job_of(done: list[str], written: threading.Event) -> Any:
-    """A job whose episodes are written once `written` is set."""
+class SlowFolder(RunFolder):
+    """Writes episodes once `may` is set, and says so in `done`."""
 
-    async def nothing(*_: object, **__: object) -> dict[str, float]:
-        return {}
+    done: list[str]
+    may: threading.Event
 
-    async def checkpoint(_: Position) -> None:
-        done.append("checkpoint")
-
-    def save_groups(*_: object) -> None:
-        assert written.wait(20)
-        done.append("episodes")
-
-    job: Any = object.__new__(TrainJob)
-    loop = SimpleNamespace(steps=9, checkpoint_every=2, checkpoint_in_background=True, check_sync_every=0, eval_every=0)
-    logging = SimpleNamespace(save_episodes=True, trainer_logprobs=False, episodes_every=0)
-    job.recipe = SimpleNamespace(loop=loop, logging=logging)
-    job.loop = SimpleNamespace(position_at=lambda step, group: Position(step=step, next_group=group), stopping=False)
-    job.learner = SimpleNamespace(skipped=lambda _: None, trained_logprobs=())
-    job.in_flight, job.store = SimpleNamespace(forget=nothing), None
-    job.checkpoints = SimpleNamespace(settle=nothing, metrics=dict, begin=checkpoint, save=checkpoint)
-    job.meter = SimpleNamespace(read=lambda *_: {})
-    job.generator, job.gym = SimpleNamespace(metrics=nothing), SimpleNamespace(sandbox_metrics=dict)
-    job.tasks = job.trainer = SimpleNamespace(metrics=dict)
-    job.folder = SimpleNamespace(append_metrics=lambda *_: None, sync_metrics=lambda: None, save_groups=save_groups)
-    job.sinks, job.reporter = Sinks(), SimpleNamespace(step=lambda *_: None)
-    job.helm = SimpleNamespace(after_step=nothing, stopped="")
-    job.journal = SimpleNamespace(mark=lambda position: done.append(f"mark {position['step']}"))
-    job.turn, job.behind = asyncio.Lock(), Behind()
-    return job
+    def save_groups(self, *_: object) -> None:
+        assert self.may.wait(20)
+        self.done.append("episodes")
 
 
-async def step(job: Any, number: int) -> None:
-    await job.turn.acquire()
-    await job._after_step(StepRecord(step=number, groups=[], skipped=[], staleness=[], next_group=number, metrics={}))
+class Run:
+    """An open run in such a folder."""
+
+    def __init__(self, place: Path, *settings: str) -> None:
+        self.done, self.may = list[str](), threading.Event()
+        folder = self.folder = SlowFolder.create(place, "run")
+        assert isinstance(folder, SlowFolder)
+        folder.done, folder.may = self.done, self.may
+        recipe = finish_recipe(apply_overrides({}, ["logging.trainer_logprobs=false", *settings]))[0]
+        self.opened: AsyncRun = open_run(recipe, self.folder, self.done)
+
+    async def step(self, number: int, *, saves: bool = False) -> None:
+        """What the loop does after a step."""
+        await self.opened.learner.step([])
+        record = StepRecord(step=number, groups=[], skipped=[], staleness=[0], next_group=number, metrics={})
+        position = Position(step=number, next_group=number)
+        self.opened.record(record, await self.opened.end_step(record, position))
+        if saves:
+            await self.opened.save(position, wait=False)
+        self.opened.release(position)
 
 
-async def test_the_next_step_begins_before_episodes_are_written_and_the_mark_comes_last() -> None:
-    done, written = list[str](), threading.Event()
-    job = job_of(done, written)
-    await asyncio.wait_for(step(job, 1), 10)
-    assert done == [] and not job.turn.locked()
-    written.set()
-    await job.behind.done()
-    assert done == ["episodes", "mark 1"]
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with closing((run := Run(tmp_path)).folder):
+        yield run
 
 
-async def test_a_checkpoint_follows_the_episodes_of_its_step() -> None:
-    done, written = list[str](), threading.Event()
-    ending = asyncio.create_task(step(job := job_of(done, written), 2))
+async def test_the_next_step_begins_before_episodes_are_written_and_the_mark_comes_last(run: Run) -> None:
+    await asyncio.wait_for(run.step(1), 10)
+    assert run.done == [] and not run.opened.learner.lock.locked()
+    run.may.set()
+    await run.opened.session.background.done()
+    assert run.done == ["episodes", "mark 1"]
+
+
+async def test_a_checkpoint_follows_the_episodes_of_its_step(run: Run) -> None:
+    ending = asyncio.create_task(run.step(2, saves=True))
     await asyncio.sleep(0.2)
-    assert done == [] and not ending.done()
-    written.set()
+    assert run.done == [] and not ending.done()
+    run.may.set()
     await ending
-    await job.behind.done()
-    assert done == ["episodes", "checkpoint", "mark 2"]
+    await run.opened.session.background.done()
+    assert run.done == ["episodes", "checkpoint", "mark 2"]
 
 
-async def test_no_step_ends_before_what_the_last_one_left_is_written() -> None:
-    done, written = list[str](), threading.Event()
-    job = job_of(done, written)
-    await step(job, 1)
-    ending = asyncio.create_task(step(job, 3))
+async def test_no_step_ends_before_what_the_last_one_left_is_written(run: Run) -> None:
+    await run.step(1)
+    ending = asyncio.create_task(run.step(3))
     await asyncio.sleep(0.2)
     assert not ending.done()
-    written.set()
+    run.may.set()
     await ending
-    await job.behind.done()
-    assert done == ["episodes", "mark 1", "episodes", "mark 3"]
+    await run.opened.session.background.done()
+    assert run.done == ["episodes", "mark 1", "episodes", "mark 3"]
+
+
+@pytest.mark.parametrize(("at_end", "measured"), [(True, []), (False, [9])])
+async def test_a_measure_asked_of_the_last_step_is_made_unless_the_run_ends_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool, measured: list[int]
+) -> None:
+    run, found = Run(tmp_path, "loop.steps=9", f"eval.at_end={at_end}"), list[int]()
+
+    async def evaluate(self: AsyncRun, step: int, num_tasks: int | None = None) -> None:
+        found.append(step)
+
+    async def held() -> None:
+        pass
+
+    monkeypatch.setattr(AsyncRun, "_evaluate", evaluate)
+    asked = Steering(run.folder.path)
+    asked.ask("evaluate")
+    with closing(run.folder):
+        assert not await run.opened.answer_requests(Position(step=9, next_group=9), held)
+    assert found == measured and [one.text for one in asked.read()] == ["" if measured else THERE]

@@ -44,7 +44,6 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 def found(folder: RunFolder, checkpoint: int, *overrides: str) -> tuple[Position | None, list[str]]:
     lines: list[str] = []
-    journal = Journal(folder.path / "journal")
     return journal_position(folder, checkpoint, recipe(*overrides), lines.append), lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from agentgym.run.calls import GeneratorCalls
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import rollout_metrics
 from agentgym.run.services import Services
+from agentgym.run.settle import settle_sampling
 from agentgym.types import Completion, FinishReason, GenerateRequest, SamplingParams, Stop, VersionSpan
 
 

@@ -163,7 +163,7 @@ def test_an_episode_earns_the_weighted_sum_of_its_rewards(finished):
 def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypatch):
     """Also where its generators lag: they get the last weights before those are measured."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from lagging import lag_behind
+    from arm import lag_behind
 
     def solved_from_group_6_on(loop):
         lag_behind(loop, 1)

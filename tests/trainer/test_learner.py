@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
-import pytest
-from agentgym.run.behind import Behind
+from open_runs import open_run
 from view_runs import group, replace_wins
 
-from agentgym.loops.async_rl import StepRecord
+from agentgym.loops.async_rl import Position, StepRecord
 from agentgym.rollout.activity import Activity
-from agentgym.run.train import TrainJob
+from agentgym.run.layers import finish_recipe
+from agentgym.runs.folder import RunFolder
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
@@ -71,36 +71,22 @@ class Scorer(ReferenceModel):
         self.forgotten += [sample.sample_id for sample in samples]
 
 
-class Stopped(Exception):
-    """All that the test asks for is done."""
-
-
-async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reference_and_teacher_hear_of_each_group_that_a_step_may_train(tmp_path: Path) -> None:
     reference, teacher = Scorer(), Scorer()
     credit = Credit(advantage=None, teacher=teacher)  # type: ignore[arg-type]
     learner = TitanLearner(trainer=None, reference=reference, credit=credit, activity=Activity())  # type: ignore[arg-type]
     ended = [group(1, size=2, wins=1), replace_wins(group(2, size=2))]
 
-    async def play(*_: object) -> Any:
-        return ended[0]
-
-    async def forget(*_: object) -> None:
-        raise Stopped
-
-    monkeypatch.setattr("agentgym.run.train.assign_advantages", lambda *_: None)
-    job: Any = object.__new__(TrainJob)
-    job.recipe = SimpleNamespace(loop=SimpleNamespace(group_size=2, seed=0), advantage=None)
-    job.loop = SimpleNamespace(began={1: 0}, position_at=lambda *_: None)
-    job.in_flight, job.player, job.learner = SimpleNamespace(play=play, forget=forget), None, learner
-    job.monitor, job.store, job.behind = SimpleNamespace(add=lambda _: None), None, Behind()
-    await job._rollout(ended[0].task, 1)
-    learner.ended(ended[1])
-    names = ["g000001-e00", "g000001-e01"]
-    assert reference.begun == teacher.begun == names, "the other has no signal"
-    assert reference.forgotten == []
-    record = StepRecord(step=1, groups=[], skipped=ended, staleness=[], next_group=3, metrics={})
-    with pytest.raises(Stopped):
-        await job._after_step(record)
+    recipe = finish_recipe({"loop": {"group_size": 2}, "logging": {"sinks": []}})[0]
+    with RunFolder.create(tmp_path, "run") as folder:
+        run = open_run(recipe, folder, [], learner=learner, played=ended[0])
+        await run.play(ended[0].task, 1, 0)
+        learner.ended(ended[1])
+        names = ["g000001-e00", "g000001-e01"]
+        assert reference.begun == teacher.begun == names, "the other has no signal"
+        assert reference.forgotten == []
+        record = StepRecord(step=1, groups=[], skipped=ended, staleness=[0], next_group=3, metrics={})
+        await run.end_step(record, Position(step=1, next_group=3))
     assert reference.forgotten == teacher.forgotten == names
 
 
