@@ -336,7 +336,8 @@ def test_a_loop_in_phases_is_synchronous_then_asynchronous_then_untrained_and_en
     from loop import Phase, in_phases
 
     config = LoopConfig(steps=100, groups_per_step=2, max_staleness=3)
-    phases = [Phase(max_staleness=bound, steps=steps) for bound, steps in ((0, 3), (1, 4), (3, 5), (None, 3))]
+    bounds = ((0, 3), (1, 4), (3, 5), (None, 3))
+    phases = [Phase(name="", max_staleness=bound, steps=steps, skip=0) for bound, steps in bounds]
     learner, records = run(config, change_loop=lambda loop: in_phases(loop, phases))
     assert [max(record.staleness) for record in records] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 3]
     assert learner.published[-1] == 12

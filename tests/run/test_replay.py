@@ -24,7 +24,7 @@ from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe, build_recipe
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
-from agentgym.run.metrics import StepMeter
+from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.replay import Replay, plan_replay, replay
 from agentgym.run.train import train
 from agentgym.runs.checkpoints import save_position
@@ -134,10 +134,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> RunFold
     async def make() -> RunFolder:
         with RunFolder.create(path, "one") as folder:
             folder.save_config(to_mapping(recipe))
-            trainer, meter = (
-                LocalTrainer(recipe, str(policy_path()), path),
-                StepMeter(activity=Activity(), tokens_before=0),
-            )
+            trainer = LocalTrainer(recipe, str(policy_path()), path)
+            meter = StepMeter(clock=StepClock(Activity()))
             record_start(folder, step=0, config=to_mapping(recipe), machine=trainer.engine.describe_machine())
             save(folder, trainer, 0)
             for step in range(1, STEPS + 1):
