@@ -103,6 +103,13 @@ async def test_a_cancelled_call_hands_its_answer_to_nobody(calls: KillableCalls,
     assert (await calls("mine"))[1] == "mine"  # type: ignore[index, call-overload]
 
 
+async def test_a_process_that_died_while_idle_costs_no_call(calls: KillableCalls) -> None:
+    pid: int = (await calls(""))[0]  # type: ignore[index, call-overload, assignment]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    assert (await calls(""))[0] != pid  # type: ignore[index, call-overload]
+
+
 async def test_its_processes_end_with_it() -> None:
     calls = KillableCalls(f"{FUNCTIONS}:misbehave")
     pid: int = (await calls(""))[0]  # type: ignore[index, call-overload, assignment]

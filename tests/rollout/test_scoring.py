@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -183,17 +181,6 @@ async def test_a_cancelled_call_does_not_answer_the_next_one(module: ModuleType)
         assert (await scored(s, sleep_s=0.0, score=0.9)).reward == 0.9
 
 
-async def test_a_worker_that_died_while_idle_costs_no_episode(module: ModuleType) -> None:
-    async with scorer(reward(module.pid, high=1e9)) as s:
-        first = await scored(s)
-        assert first.reward is not None
-        os.kill(int(first.reward), signal.SIGKILL)
-        await gone(int(first.reward))
-        await asyncio.sleep(0.05)  # the loop notices
-        second = await scored(s)
-    assert second.reward is not None and second.reward != first.reward
-
-
 async def test_many_episodes_share_few_workers_and_keep_their_own_scores(module: ModuleType) -> None:
     async with scorer(reward(module.reported), reward(module.pid, high=1e9), num_workers=2) as s:
         results = await asyncio.gather(*(scored(s, score=i / 100) for i in range(100)))
@@ -209,36 +196,6 @@ async def test_nothing_is_left_after_close_not_even_what_a_reward_started(module
     for pid in pids:
         await gone(pid)
     await s.close()
-
-
-async def test_a_hanging_worker_dies_with_a_killed_parent(module: ModuleType, tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys, rewards_of_a_test as m\n"
-        "from agentgym.rewards import Reward; from agentgym.rollout.scoring import Scorer\n"
-        "from agentgym.types import Episode, Task\n"
-        "e = lambda **info: Episode(episode_id='e', task=Task(task_id='t', prompt=()), seed=0, info=info)\n"
-        "async def main():\n"
-        "    rewards = [Reward(name='pid', function=m.pid, high=1e9),\n"
-        "               Reward(name='hang', function=m.hangs_on_request, timeout_s=600)]\n"
-        "    s = Scorer(rewards, {'pid': 1.0, 'hang': 1.0}, num_workers=1)\n"
-        "    first = e(score=0.0); await s.score(first)\n"
-        "    print(int(first.rewards['pid']), flush=True)\n"
-        "    await s.score(e(hangs=sys.argv[1]))\n"
-        "asyncio.run(main())\n"
-    )
-    folder = str(Path(str(module.__file__)).parent)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "hangs")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
-        await until((tmp_path / "hangs").exists)
-        assert is_running(worker)
-        parent.kill()
-    await gone(worker)
 
 
 async def test_what_a_reward_prints_goes_to_the_error_stream_and_it_reads_nothing(
