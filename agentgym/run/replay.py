@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from agentgym.errors import UserError, nearest
 from agentgym.evals.replay import StepAgain, compare_step, judge_again
@@ -55,14 +54,6 @@ class Plan:
     @property
     def steps(self) -> range:
         return range(self.checkpoint + 1, self.step + 1)
-
-
-class OpenTrainer(Protocol):
-    """A trainer with its learner, gone when the context ends."""
-
-    def __call__(
-        self, recipe: Recipe, model_path: str, scratch: Path, reporter: Reporter
-    ) -> AbstractAsyncContextManager[tuple[TrainerClient, TitanLearner]]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,20 +128,17 @@ async def replay(
     changed: Recipe | None = None,
     registry: PluginRegistry,
     bound: float | None = None,
-    open_trainer: OpenTrainer | None = None,
 ) -> Replay:
     """Train the plan's steps again with `recipe`, and the last one once more with what `changed` changes of it.
 
     changed: its loss, advantage and rewards count. bound: relative; by default 0 on a CPU of the run's machine.
-    open_trainer: instead of processes as the run's.
     """
-    open_trainer = open_trainer or trainer_processes
     with tempfile.TemporaryDirectory(prefix="agentgym-replay-") as name:
         scratch, folder = Path(name), plan.folder
         model = resolve_model(recipe.model.path, scratch, random_weights=recipe.model.random_weights)
         before = folder.checkpoint_dir(plan.checkpoint) / "trainer"
         check(str(before), str(model), step=plan.checkpoint)
-        async with open_trainer(recipe, str(model), scratch, reporter) as (trainer, learner):
+        async with trainer_processes(recipe, str(model), scratch, reporter) as (trainer, learner):
             await trainer.call(TitanTrainer.load, str(before))
             result = _result(plan, recipe, await trainer.call(TitanTrainer.get_machine), bound)
             for step in plan.steps:
@@ -169,7 +157,7 @@ async def replay(
             reporter.note("with these settings no group of the step has signal, so nothing would have been trained")
             result.changed = rollout_metrics([episode for group in skipped for episode in group.episodes])
             return result
-        async with open_trainer(changed, str(model), scratch, reporter) as (trainer, learner):
+        async with trainer_processes(changed, str(model), scratch, reporter) as (trainer, learner):
             await trainer.call(TitanTrainer.load, str(before))
             await trainer.call(TitanTrainer.hold_version, plan.step - 1)
             result.changed = await _figures(learner, plan.step, trained, skipped)

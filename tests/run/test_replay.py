@@ -5,172 +5,45 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentgym.actors.endpoint import method_name
 from agentgym.cli.jobs import Jobs, JobShell
 from agentgym.cli.main import main
 from agentgym.config import apply_overrides, to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.loops.async_rl import Position, StepRecord, oldest_version
-from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe, build_recipe
-from agentgym.rl.samples import group_samples
-from agentgym.rollout.activity import Activity
-from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.replay import Replay, plan_replay, replay
 from agentgym.run.train import train
-from agentgym.runs.checkpoints import save_position
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start, start_of
-from agentgym.trainer.learner import TitanLearner
-from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Stop, Task, Turn, VersionSpan
 
 STEPS = 4
 
 
-class LocalTrainer:
-    """A trainer's engine in this process, called as its processes are."""
-
-    def __init__(self, recipe: Recipe, model_path: str, folder: Path) -> None:
-        from agentgym.trainer.engine import TitanEngine
-        from agentgym.trainer.setup import TrainerSetup
-
-        self.engine = TitanEngine(
-            TrainerSetup(
-                model_path=model_path,
-                trainer=recipe.trainer,
-                optimizer=recipe.optimizer,
-                loss=recipe.loss,
-                total_steps=recipe.loop.steps,
-                folder=str(folder / "titan"),
-            )
-        )
-
-    async def call(self, method: object, *args: object) -> object:
-        name = method_name(method)
-        if name == "hold_version":
-            (self.engine.version,) = args
-            return None
-        return getattr(self.engine, {"get_machine": "describe_machine"}.get(name, name))(*args)
-
-    async def train_step(self, samples: list[Sample]) -> dict[str, float]:
-        return self.engine.train_step(samples)
-
-
-@asynccontextmanager
-async def in_process(recipe, model_path, scratch, reporter) -> AsyncIterator[tuple[LocalTrainer, TitanLearner]]:
-    trainer = LocalTrainer(recipe, model_path, scratch)
-    try:
-        yield trainer, TitanLearner(trainer=trainer, reference=None, activity=Activity())
-    finally:
-        trainer.engine.close()
-
-
-def draw_groups(step: int, *, skipped: bool = False) -> list[Group]:
-    draw = random.Random(f"{step} {skipped}")
-    groups = []
-    for number in range(2):
-        task = Task(task_id=f"t{number}", prompt=({"role": "user", "content": "?"},))
-        rewards = [0.5] * 4 if skipped else [0.0, 1.0, 1.0, float(number)]
-        episodes = [draw_episode(draw, f"e{step}-{number}-{n}", task, step, reward) for n, reward in enumerate(rewards)]
-        mean = sum(rewards) / 4
-        groups.append(
-            Group(
-                group_id=4 * step + 2 * (not skipped) + number,
-                task=task,
-                start_version=step - 1,
-                episodes=episodes,
-                advantages=[reward - mean for reward in rewards],
-            )
-        )
-    return groups
-
-
-def draw_episode(draw: random.Random, name: str, task: Task, step: int, reward: float) -> Episode:
-    length = draw.randint(3, 20)
-    turn = Turn(
-        prompt_ids=tuple(draw.randrange(5, 200) for _ in range(8)),
-        completion_ids=tuple(draw.randrange(5, 200) for _ in range(length)),
-        logprobs=tuple(-draw.uniform(0.5, 6.0) for _ in range(length)),
-        versions=(VersionSpan(version=step - 1, start=0, end=length),),
-        finish_reason=FinishReason.STOP,
-    )
-    made = {"outcome": Outcome.SCORED, "stop": Stop.DONE, "info": {"success": reward == 1.0}}
-    return Episode(episode_id=name, task=task, seed=0, turns=[turn], reward=reward, rewards={"success": reward}, **made)
-
-
-def sampled_by(trainer: LocalTrainer, groups: list[Group], draw: random.Random) -> None:
-    """Give the tokens log-probabilities near the trainer's, so that few are clipped."""
-    samples = group_samples(groups)
-    episodes = [episode for group in groups for episode, _ in group.trained()]
-    for episode, found in zip(episodes, trainer.engine.logprobs(samples), strict=True):
-        [turn] = episode.turns
-        near = tuple(value + draw.uniform(-0.1, 0.1) for value in found[len(turn.prompt_ids) :])
-        episode.turns = [replace(turn, logprobs=near)]
+@pytest.fixture(scope="module")
+def recipe(make_lab) -> Recipe:
+    settings = ("optimizer.lr=0.001", "advantage.name=mean_only", "loop.checkpoint_every=2", "eval.at_end=false")
+    return make_lab.recipe(f"loop.steps={STEPS}", *settings)
 
 
 @pytest.fixture(scope="module")
-def recipe() -> Recipe:
-    given = {"loop": {"steps": STEPS, "groups_per_step": 2, "group_size": 4}, "env": {"name": "code_exec"}}
-    return build_recipe(
-        apply_overrides(given, ["optimizer.lr=0.001", "trainer.device=cpu", "advantage.name=mean_only"])
-    )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> RunFolder:
-    """As the loop leaves a run: metrics, groups, checkpoints at steps 0 and 2."""
-    path = tmp_path_factory.mktemp("runs")
-
-    async def make() -> RunFolder:
-        with RunFolder.create(path, "one") as folder:
-            folder.save_config(to_mapping(recipe))
-            trainer = LocalTrainer(recipe, str(policy_path()), path)
-            meter = StepMeter(clock=StepClock(Activity()))
-            record_start(folder, step=0, config=to_mapping(recipe), machine=trainer.engine.describe_machine())
-            save(folder, trainer, 0)
-            for step in range(1, STEPS + 1):
-                trainer.engine.version = step - 1
-                groups, skipped = draw_groups(step), draw_groups(step, skipped=True)
-                sampled_by(trainer, groups, random.Random(step))
-                learner = TitanLearner(trainer=trainer, reference=None, activity=Activity())
-                record = StepRecord(
-                    step=step,
-                    groups=groups,
-                    skipped=skipped,
-                    staleness=[step - 1 - oldest_version(group) for group in groups],
-                    next_group=4 * step + 4,
-                    metrics=await learner.step(groups),
-                )
-                folder.append_metrics(step, meter.read(record, {"generator/tokens_total": 5.0}, {}))
-                folder.save_groups(step, groups, skipped)
-                if step == 2:
-                    save(folder, trainer, 2)
-            trainer.engine.close()
-            return folder
-
-    return asyncio.run(make())
-
-
-def save(folder: RunFolder, trainer: LocalTrainer, step: int) -> None:
-    trainer.engine.save(str(folder.checkpoint_dir(step) / "trainer"))
-    (folder.checkpoint_dir(step) / "hf").mkdir()
-    save_position(folder, step, asdict(Position(step=step)))
+def trained(tmp_path_factory: pytest.TempPathFactory, make_lab, recipe: Recipe) -> RunFolder:
+    lab = make_lab(tmp_path_factory.mktemp("runs"))
+    with lab.new_run(recipe) as folder:
+        asyncio.run(train(recipe, folder, lab.reporter()))
+        return folder
 
 
 def again(folder: RunFolder, recipe: Recipe, step: int, lab, from_step: int | None = None, **settings) -> Replay:
     plan = plan_replay(folder, step, from_step)
-    registry = PluginRegistry.discover()
-    return asyncio.run(replay(plan, recipe, lab.reporter(), registry=registry, open_trainer=in_process, **settings))
+    return asyncio.run(replay(plan, recipe, lab.reporter(), registry=PluginRegistry.discover(), **settings))
 
 
 def test_every_step_is_equal_bit_for_bit_from_any_checkpoint_before_it(trained: RunFolder, recipe: Recipe, lab) -> None:
@@ -185,20 +58,18 @@ def test_every_step_is_equal_bit_for_bit_from_any_checkpoint_before_it(trained: 
 
 
 @pytest.fixture
-def altered(trained: RunFolder, tmp_path: Path) -> Iterator[RunFolder]:
+def altered(trained: RunFolder, tmp_path: Path) -> RunFolder:
     """A copy to damage."""
-    import shutil
-
     shutil.copytree(trained.path, tmp_path / "copy")
     return RunFolder.open(tmp_path / "copy")
 
 
-def alter_first_episode(folder: RunFolder, step: int, **changes: object) -> None:
+def alter_first_episode(folder: RunFolder, step: int, *, turn: Mapping[str, Any] | None = None, **row: Any) -> None:
     path = folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
     first, *others = read_json_lines(path)
-    turn = {**first["episode"]["turns"][0], **changes.pop("turn", {})}
-    episode = {**first["episode"], "turns": [turn]}
-    write_json_lines(path, [{**first, **changes, "episode": episode}, *others])
+    opening, *more = first["episode"]["turns"]
+    episode = {**first["episode"], "turns": [{**opening, **(turn or {})}, *more]}
+    write_json_lines(path, [{**first, **row, "episode": episode}, *others])
 
 
 @pytest.mark.parametrize("what", ["logprob", "advantage", "token", "order"])
@@ -207,13 +78,13 @@ def test_anything_that_was_different_shows(altered: RunFolder, recipe: Recipe, l
     first, *others = read_json_lines(path)
     turn = first["episode"]["turns"][0]
     if what == "logprob":
-        alter_first_episode(altered, 3, turn={"logprobs": [turn["logprobs"][0] + 1e-3, *turn["logprobs"][1:]]})
+        alter_first_episode(altered, 3, turn={"logprobs": [turn["logprobs"][0] - 1e-3, *turn["logprobs"][1:]]})
     elif what == "advantage":
         alter_first_episode(altered, 3, advantage=first["advantage"] + 1e-3)
     elif what == "token":
         alter_first_episode(altered, 3, turn={"completion_ids": [7, *turn["completion_ids"][1:]]})
     else:  # of the batch: sums of floats in another order
-        write_json_lines(path, [*others[3:7], first, *others[:3], *others[7:]])
+        write_json_lines(path, [*others[::-1], first])
     found = again(altered, recipe, 4, lab)
     assert not found.steps[0].is_equal, "the step itself"
     assert not found.steps[1].is_equal, "and the next, whose weights differ"
@@ -287,26 +158,19 @@ def test_a_step_belongs_to_the_start_that_trained_it(tmp_path: Path) -> None:
         assert starts == {1: 1.0, 20: 1.0, 21: 3.0, 40: 3.0, 41: 3.0, 90: 3.0}
 
 
-class JobsHere(Jobs):
-    """Trains again in this process."""
-
-    async def replay(self, plan, recipe, reporter, **settings):
-        return await replay(plan, recipe, reporter, open_trainer=in_process, **settings)
-
-
-def command(folder: RunFolder, jobs: type[Jobs], *words: str) -> tuple[int, str]:
+def command(folder: RunFolder, *words: str) -> tuple[int, str]:
     """How `agentgym runs replay` ends, and what it prints."""
     out = io.StringIO()
-    shell = JobShell(out=out, err=io.StringIO(), jobs=jobs, plugins=PluginRegistry.discover)
-    return main(["runs", "replay", str(folder.path), *words], shell), out.getvalue()
+    shell = JobShell(out=out, err=io.StringIO(), jobs=Jobs, plugins=PluginRegistry.discover)
+    return main(["runs", "replay", str(folder.path), "--trust", *words], shell), out.getvalue()
 
 
 def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altered: RunFolder) -> None:
-    code, printed = command(altered, JobsHere, "--step", "4", "--loss.name", "reinforce", "--reward", "success")
+    code, printed = command(altered, "--step", "4", "--loss.name", "reinforce", "--reward", "success")
     assert code == 0 and "with these settings" in printed and "bit for bit" in printed, printed
     [first, *_] = read_json_lines(altered.path / "episodes" / "step-000002.jsonl.gz")
     alter_first_episode(altered, 2, advantage=first["advantage"] + 0.5)
-    code, printed = command(altered, JobsHere, "--step", "3", "--from-step", "0")
+    code, printed = command(altered, "--step", "3", "--from-step", "0")
     assert code == 1 and "3 steps: NOT what was recorded" in printed and "step 1: all" in printed, printed
 
 
@@ -319,7 +183,7 @@ def test_the_steps_of_a_real_run_are_trained_again_by_processes_as_the_runs(lab)
     folder = lab.new_run(recipe)
     asyncio.run(train(recipe, folder, lab.reporter()))
     folder.close()
-    code, printed = command(folder, Jobs, "--step", "2", "--json", "--loss.name", "reinforce")
+    code, printed = command(folder, "--step", "2", "--json", "--loss.name", "reinforce")
     found = json.loads(printed)
     assert code == 0 and found["equal"] and [step["step"] for step in found["steps"]] == [1, 2], printed
     assert "train/kl_ref" in found["steps"][-1]["figures"] and found["changed"]["train/loss"], printed
