@@ -157,21 +157,39 @@ def describe(cls: type, prefix: str = "", defaults: Mapping[str, object] = {}) -
 
     defaults: by dotted key, in place of the class's own; of a component its name.
     """
-    hints, docs = field_types(cls), field_docs(cls)
-    for field in dataclasses.fields(cls):
-        hint, key, kind, text = hints[field.name], f"{prefix}{field.name}", kind_of(field), docs.get(field.name, "")
+    for key, owner, field in _fields(cls, prefix, defaults):
+        own, kind, text = _default_of(field), kind_of(field), field_docs(owner).get(field.name, "")
         if kind is not None:
-            name, names = defaults.get(f"{key}.name"), ", ".join(SEAMS[kind].builtin)
-            default = find(kind, str(name))() if name else _default_of(field)
-            named = f"one of {names}, or package.module:Name"
-            yield Setting(key=f"{key}.name", type_name=named, default=name_of(kind, default), text=text)
-            yield from describe(type(default), f"{key}.", defaults)
-        elif section := section_of(hint):
-            yield from describe(section, f"{key}.", defaults)
+            named = f"one of {', '.join(SEAMS[kind].builtin)}, or package.module:Name"
+            default = str(defaults.get(key) or name_of(kind, own))
         else:
-            default = defaults.get(key, _default_of(field))
-            shown = "" if default is dataclasses.MISSING else dump_inline(_plain(default))
-            yield Setting(key=key, type_name=type_name(hint), default=shown, text=text)
+            named, value = type_name(field_types(owner)[field.name]), defaults.get(key, own)
+            default = "" if value is dataclasses.MISSING else dump_inline(_plain(value))
+        yield Setting(key=key, type_name=named, default=default, text=text)
+
+
+def texts_of(cls: type, given: Mapping[str, object]) -> dict[str, str]:
+    """What each setting is, by its dotted key. given: a recipe by dotted key, of which components of ours are taken."""
+    return {key: field_docs(owner).get(field.name, "") for key, owner, field in _fields(cls, "", given)}
+
+
+def _fields(
+    cls: type, prefix: str, chosen: Mapping[str, object]
+) -> Iterator[tuple[str, type, dataclasses.Field[object]]]:
+    """The dotted key of every setting, with the class and the field that define it. chosen: names of components."""
+    for field in dataclasses.fields(cls):
+        key, kind, section = f"{prefix}{field.name}", kind_of(field), section_of(field_types(cls)[field.name])
+        if kind is not None:
+            yield f"{key}.name", cls, field
+            name = chosen.get(f"{key}.name")
+            if name is None:
+                yield from _fields(type(_default_of(field)), f"{key}.", chosen)
+            elif name in SEAMS[kind].builtin:
+                yield from _fields(find(kind, str(name)), f"{key}.", chosen)
+        elif section is not None:
+            yield from _fields(section, f"{key}.", chosen)
+        else:
+            yield key, cls, field
 
 
 def section_of(hint: object) -> type | None:
@@ -338,7 +356,7 @@ class _Builder:
     def not_a_field(self, key: str, fields: Sequence[str], path: str, chosen: str) -> _Unknown:
         full = _join(path, key)
         guess, _, available = nearest(key, [*fields, "name"] if chosen else fields).partition(" Available:")
-        known = [info.key for info in describe(self.root) if info.key.partition(".")[0] not in self.unused]
+        known = [one for one, _, _ in _fields(self.root, "", {}) if one.partition(".")[0] not in self.unused]
         elsewhere = [other for other in known if other.endswith(f".{key}") and other != full]
         if elsewhere:  # the right name in the wrong section is likelier than a misspelling
             guess = f" Did you mean {' or '.join(map(repr, elsewhere))}?"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 
 from agentgym.components import SEAMS, field_types, find
-from agentgym.config import section_of
+from agentgym.config import section_of, texts_of
 from agentgym.config_docs import field_docs, options_of
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
+from agentgym.rl.losses.gspo import Gspo
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -73,6 +74,12 @@ def unreadable(amount: Decimal, level=1):
 )
 def test_an_option_has_its_type_default_and_own_text(factory, expected) -> None:
     assert [dataclasses.astuple(one) for one in options_of(factory)] == expected
+
+
+def test_the_texts_of_a_recipe_are_those_of_the_components_that_it_chooses() -> None:
+    gspo = texts_of(Recipe, {"loss.name": "gspo", "loss.clip_low": 0.1, "agent.name": "my_agents:Mine"})
+    assert gspo["loss.clip_low"] == field_docs(Gspo)["clip_low"] != texts_of(Recipe, {})["loss.clip_low"]
+    assert "loss.importance_cap" not in gspo and gspo["rollout.top_k"]
 
 
 def configs(cls: type) -> Iterator[type]:

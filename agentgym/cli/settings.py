@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
 from agentgym.components import SEAMS, ComponentKind, field_types, kind_of
-from agentgym.config import describe
+from agentgym.config import describe, section_of
 from agentgym.config_docs import Setting, field_docs, options_of
 from agentgym.errors import UserError, nearest
 from agentgym.hooks import PluginRegistry
@@ -31,8 +31,8 @@ class Group:
 def sections(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, str, ComponentKind | None]]:
     """Every section of a recipe, those inside others too: its key, what it is, and the kind of a component's."""
     for one in dataclasses.fields(cls):
-        key, kind, hint = f"{prefix}{one.name}", kind_of(one), field_types(cls)[one.name]
-        inner = hint if kind is None and isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+        key, kind = f"{prefix}{one.name}", kind_of(one)
+        inner = section_of(field_types(cls)[one.name]) if kind is None else None
         if kind is not None or inner is not None or not prefix:
             yield key, field_docs(cls).get(one.name, ""), kind
         if inner is not None:

@@ -32,11 +32,12 @@ from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.roots import Roots
 from agentgym.tables.run import Run
 from agentgym.tables.steering import ask
-from agentgym.tables.summary import run_json, run_row
+from agentgym.tables.summary import run_row
 from agentgym.view.bundle import Bundle
 from agentgym.view.journal import events_json, log_json
 from agentgym.view.live import live
 from agentgym.view.plays import Plays
+from agentgym.view.run_page import page_json
 from agentgym.view.security import Access, Guard
 
 PAGE = Path(__file__).parent / "page"
@@ -91,7 +92,7 @@ class View:
         return {"runs": [run_row(run) for run in self.runs()]}
 
     def summary(self, request: Request) -> Any:
-        return run_json(self._asked(request), can_steer=self.can_steer)
+        return page_json(self._asked(request), can_steer=self.can_steer)
 
     def curves(self, request: Request) -> Any:
         keys = [key for key in request.query_params.get("keys", "").split(",") if key]

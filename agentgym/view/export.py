@@ -21,10 +21,11 @@ from agentgym.tables.episode import episode_json
 from agentgym.tables.episode_search import MAX_LIMIT, search
 from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.run import Run
-from agentgym.tables.summary import run_json, run_row
+from agentgym.tables.summary import run_row
 from agentgym.view.app import PAGE, View, as_text
 from agentgym.view.bundle import Bundle, NotBundled
 from agentgym.view.journal import events_json
+from agentgym.view.run_page import page_json
 
 MAX_BYTES = 32 * 2**20  # of data
 EPISODES = 200  # of a run, whole
@@ -68,7 +69,7 @@ class Export:
 
     def _add_run(self, run: Run) -> None:
         base = f"/api/runs/{quoted(run.location.id)}"
-        self._add(base, lambda: run_json(run, can_steer=False))
+        self._add(base, lambda: page_json(run, can_steer=False))
         self._add(f"{base}/curves", lambda: curves_json(run, [], MAX_POINTS))
         self._add(f"{base}/lanes", lambda: lanes_json(run, 0, 10**9))
         self._add(f"{base}/time", lambda: time_json(run, 400))

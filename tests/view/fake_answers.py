@@ -111,9 +111,9 @@ def run_answer(run: str = RUN) -> Answer:
         "episodes": {"train": list(range(1, STEPS + 1)), "eval": [0, 20, 40], "count": 5888},
         "sandbox_info": {},
         "config": {
-            "loop.steps": {"value": 60, "source": "--loop.steps"},
-            "env": {"value": "math", "source": "--env"},
-            "rollout.group_size": {"value": 8, "source": None},
+            "loop.steps": {"value": 60, "source": "--loop.steps", "text": "Training steps."},
+            "env": {"value": "math", "source": "--env", "text": ""},
+            "rollout.group_size": {"value": 8, "source": None, "text": ""},
         },
         "steering": {"able": run == RUN, "why_not": "" if run == RUN else "the run has ended", "requests": []},
     }

@@ -86,8 +86,9 @@ def test_a_summary_adds_up_what_the_steps_measured(view: TestClient) -> None:
     assert shares["generate"] == (4.5, 0.75) and shares["train"] == (1.5, 0.25)
     assert found["busy_share"] == 0.875 and found["time"]["wall_s"] == 6.0
     assert found["episodes"] == {"train": [1, 2, 3], "eval": [0, 3], "count": 3 * 12 + 2 * 16}
-    assert found["config"]["loop.steps"] == {"value": 4, "source": "command line"}
-    assert found["config"]["env.name"] == {"value": "counting", "source": None}
+    steps, text = found["config"]["loop.steps"], "Training steps of the whole run; a resumed run may be given more."
+    assert steps == {"value": 4, "source": "command line", "text": text}
+    assert found["config"]["env.name"]["source"] is None
 
 
 def test_the_sentence_is_that_of_the_command_line(runs: Path, view: TestClient) -> None:

@@ -118,7 +118,7 @@ function Settings({ config }) {
     <div class="head"><h2 id="settings">Settings</h2>
       <${Segmented} label="Which settings" value=${all} onChange=${setAll} options=${[[false, "chosen"], [true, `all ${Object.keys(config).length}`]]} /></div>
     <div class="scroll"><table><thead><tr><th>field</th><th>value</th><th>from</th></tr></thead>
-      <tbody>${rows.map(([key, field]) => html`<tr key=${key}><td><code>${harmless(key)}</code></td><td class="clip"><code>${harmless(plain(field.value) ?? "null")}</code></td><td class="soft">${harmless(field.source ?? "default")}</td></tr>`)}</tbody></table></div>
+      <tbody>${rows.map(([key, field]) => html`<tr key=${key}><td title=${harmless(field.text)}><code>${harmless(key)}</code></td><td class="clip"><code>${harmless(plain(field.value) ?? "null")}</code></td><td class="soft">${harmless(field.source ?? "default")}</td></tr>`)}</tbody></table></div>
     ${!rows.length && html`<p class="soft">All settings are defaults.</p>`}
   </section>`;
 }
