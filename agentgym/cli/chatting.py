@@ -12,7 +12,7 @@ from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.policies.by_hand import HandEpisode
 from agentgym.policies.conversation import CallHandler, CallRefused, CallRequest
-from agentgym.recipe import Recipe
+from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken
 from agentgym.run.chatting import Played
@@ -26,8 +26,8 @@ class Chat(ABC):
 
     HELP: str
 
-    def __init__(self, shell: Shell, lines: LineReader, recipe: Recipe, seed: int) -> None:
-        self.shell, self.lines, self.recipe, self.seed = shell, lines, recipe, seed
+    def __init__(self, shell: Shell, lines: LineReader, seed: int) -> None:
+        self.shell, self.lines, self.seed = shell, lines, seed
         self.screen = Screen(shell, "policy")
         self.actions: dict[str, Action] = {"help": self._help}
 
@@ -74,8 +74,11 @@ TEXT            say it; a line that ends with \\ goes on in the next
 /quit           end, as does Ctrl-D
 """
 
-    def __init__(self, shell: Shell, lines: LineReader, recipe: Recipe, handler: CallHandler, seed: int) -> None:
-        super().__init__(shell, lines, recipe, seed)
+    def __init__(
+        self, shell: Shell, lines: LineReader, config: RolloutConfig, handler: CallHandler, seed: int, *, greedy: bool
+    ) -> None:
+        super().__init__(shell, lines, seed)
+        self._config, self._greedy = config, greedy
         self._handler, self._messages, self._tries = handler, list[Message](), 0
         self.actions |= {
             "retry": self._retry, "edit": self._edit, "answer": self._answer, "system": self._system, "new": self._new,
@@ -92,9 +95,9 @@ TEXT            say it; a line that ends with \\ goes on in the next
         await self._ask()
 
     async def _ask(self) -> None:
-        config, self._tries = self.recipe.rollout, self._tries + 1
+        config, self._tries = self._config, self._tries + 1
         sampling = {
-            "temperature": 0.0 if self.recipe.eval.greedy else config.temperature,
+            "temperature": 0.0 if self._greedy else config.temperature,
             "top_p": config.top_p,
             "top_k": config.top_k,
             "seed": derive_seed(self.seed, self._tries),
@@ -150,9 +153,9 @@ TEXT            answer in its place; a line that ends with \\ goes on in the nex
 /quit           end, as does Ctrl-D
 """
 
-    def __init__(self, shell: Shell, lines: LineReader, recipe: Recipe, played: Played, seed: int) -> None:
-        super().__init__(shell, lines, recipe, seed)
-        self._played, self._number = played, 0
+    def __init__(self, shell: Shell, lines: LineReader, env: str, played: Played, seed: int) -> None:
+        super().__init__(shell, lines, seed)
+        self._env, self._played, self._number = env, played, 0
         self._game: HandEpisode | None = None
         self.actions |= {
             "auto": self._auto, "call": self._call, "edit": self._edit, "retry": self._retry, "back": self._back,
@@ -204,7 +207,7 @@ TEXT            answer in its place; a line that ends with \\ goes on in the nex
             await self._game.close()
         self._number, self._game = number, HandEpisode(self._played.table, tasks[number], seed=self.seed)
         task = tasks[number]
-        self.screen.note(f"\n{self.recipe.env.name}, task {number} of {len(tasks)}: {task.task_id}")
+        self.screen.note(f"\n{self._env}, task {number} of {len(tasks)}: {task.task_id}")
         await self._game.begin()
         await self._show("")
         if tools := await self._game.schemas():

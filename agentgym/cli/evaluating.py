@@ -15,6 +15,7 @@ from agentgym.cli.recording import recorded
 from agentgym.cli.training import Drive, default_name
 from agentgym.cli.trust import trusted
 from agentgym.commands.shell import Shell
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.policies.outside.config import PREFIX, PolicyConfig
@@ -128,7 +129,7 @@ def run_evaluation(
 
     before: the status of the evaluation that is resumed. A new one that is refused leaves no folder.
     """
-    with recorded(recipe, sources, folder, before), warnings_to(reporter.note):
+    with recorded(to_mapping(recipe), sources, folder, before), warnings_to(reporter.note):
         step, resume = find_policy(recipe.model.path).step, before is not None
         job = jobs.evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
         result = drive(job, reporter.note)

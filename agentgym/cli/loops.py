@@ -32,6 +32,7 @@ from agentgym.commands.output import finish as finish_output
 from agentgym.commands.output import guarded
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.commands.stopping import run_until_stopped, stoppable
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
@@ -81,7 +82,7 @@ async def _services(
     with (
         contextlib.closing(reporter),
         _folder(recipe, name, resume) as (folder, before),
-        recorded(recipe, folder.load_sources() if before else {}, folder, before),
+        recorded(to_mapping(recipe), folder.load_sources() if before else {}, folder, before),
     ):
         for line in [*plan(recipe, custom=True), f"folder       {folder.path}"]:
             reporter.note(line)

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from agentgym.cli.failures import Failure, explain
-from agentgym.config import to_mapping
-from agentgym.recipe import Recipe
 from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.own import mark_run
@@ -15,16 +13,16 @@ from agentgym.runs.own import mark_run
 
 @contextlib.contextmanager
 def recorded(
-    recipe: Recipe, sources: Mapping[str, str], folder: RunFolder, before: StatusRecord | None
+    config: Mapping[str, object], sources: Mapping[str, str], folder: RunFolder, before: StatusRecord | None
 ) -> Iterator[None]:
     """Whatever ends the block is recorded and raised; the block itself sets the status of a good end.
 
     before: the status of what is resumed. A refused resume leaves the folder as it was, a refused start leaves none.
     """
     resume = before is not None
-    config = (folder.load_config(), folder.load_sources()) if resume else None
+    saved = (folder.load_config(), folder.load_sources()) if resume else None
     try:
-        folder.save_config(to_mapping(recipe), sources)
+        folder.save_config(config, sources)
         mark_run(folder.path)
         folder.set_status(RunStatus.RUNNING)
         folder.event("resumed" if resume else "started")
@@ -34,8 +32,8 @@ def recorded(
         if failure.is_users and before is None and not folder.has_state:
             folder.remove()
             raise
-        if failure.is_users and config is not None:
-            folder.save_config(*config)  # what reads it must not take the refused settings for the run's
+        if failure.is_users and saved is not None:
+            folder.save_config(*saved)  # what reads it must not take the refused settings for the run's
             mark_run(folder.path)
         advice = None if failure.is_interrupt else folder.moved() or full_disk(error, folder.path)
         _record(explain(advice or error), folder, before)

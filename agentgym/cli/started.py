@@ -1,4 +1,4 @@
-"""What `agentgym train` and `agentgym sft` do with a finished recipe: show the plan, or run it and show the result."""
+"""What `agentgym train` and `agentgym sft` do: finish the recipe, then show the plan, or run it and show the result."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import argparse
 import contextlib
 import json
 import signal
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.cli.failures import PREEMPTED, explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import Finished, places, plan, source_lines
-from agentgym.cli.restarts import check_ending_arguments, free_path, restarts
+from agentgym.cli.recipes import (
+    Finished,
+    add_machine_arguments,
+    device_flags,
+    finish,
+    places,
+    plan,
+    read_recipe,
+    source_lines,
+)
+from agentgym.cli.restarts import add_ending_arguments, check_ending_arguments, free_path, restarts
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
 from agentgym.cli.training import default_name, run_training
+from agentgym.cli.trust import add_trust_argument, trusted
+from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.recipe import Command
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord, run_path
@@ -28,34 +41,35 @@ if TYPE_CHECKING:
     from agentgym.run.ending import TrainResult
 
 
+def add_run_arguments(parser: Parser, command: Command) -> None:
+    """The options that train and sft share: which run, how it ends, and where it is planned."""
+    seeds = "loop.seed" if command == "train" else "sft.seed"
+    parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
+    parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
+    parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")
+    parser.add_argument("--name", help="the run's name (default: environment, date and time)")
+    parser.add_argument("--seed", type=int, metavar="N", help=f"sets {seeds} and trainer.seed")
+    parser.add_argument("--dry-run", action="store_true", help="check recipe and memory, show config and plan")
+    add_ending_arguments(parser)
+    add_machine_arguments(parser)
+    add_trust_argument(parser)
+
+
 def start(
-    finished: Finished,
-    earlier: Path | None,
-    arguments: argparse.Namespace,
-    shell: JobShell,
-    *,
-    command: str,
-    held_out: str = "",
+    command: Command, options: Mapping[str, Sequence[str]], arguments: argparse.Namespace, shell: JobShell
 ) -> int:
-    """Train in a new folder, or in that of an `earlier` run; with --dry-run only show what would be done.
+    """Train in a new folder, or in that of an earlier run; with --dry-run only show what would be done.
 
-    held_out: how many tasks there are to measure on, in words, where that is known.
-
-    With --restarts a process of its own does that, and others after it.
+    options: those that set fields of the recipe. With --restarts a process of its own trains, and others after it.
     """
+    finished, earlier = _finished(command, options, arguments, shell)
+    recipe = finished[0]
+    if not arguments.dry_run and (arguments.gpus is not None or arguments.gpu_memory is not None):
+        raise UserError("--gpus and --gpu-memory are of a machine that is only planned for: give --dry-run too")
     check_ending_arguments(arguments)
-    recipe, sources, _ = finished
     name = arguments.name or default_name(recipe)
     if arguments.dry_run:
-        path = earlier or run_path(recipe.logging.runs_dir, name)
-        lines = [*plan(recipe, held_out), *(seats := places(recipe, arguments))]
-        if arguments.json:
-            shown = {"run_dir": str(path), "resume": bool(earlier), "config": to_mapping(recipe), "sources": sources}
-            shell.say_json({**shown, "placement": seats})
-            return 0
-        lines.append(f"folder       {path}{' (continued)' if earlier else ''}")
-        shell.say("\n".join([dump_yaml(to_mapping(recipe)).rstrip(), "", *source_lines(sources), ""]))
-        shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
+        _show_plan(finished, earlier or run_path(recipe.logging.runs_dir, name), arguments, shell)
         return 0
     if arguments.restarts:
         path = run_path(recipe.logging.runs_dir, name)
@@ -63,10 +77,73 @@ def start(
         return shell.jobs().restart(restarts(arguments, path, command=command, warn=shell.warn))
     if earlier is None:
         with RunFolder.create(recipe.logging.runs_dir, name, numbered=arguments.name is None) as folder:
-            return _train(finished, folder, arguments, shell, before=None, command=command)
+            return _train(finished, folder, arguments, shell, before=None)
     before = RunFolder.open(earlier).status()
     with RunFolder.open(earlier, for_writing=True) as folder:
-        return _train(finished, folder, arguments, shell, before=before, command=command)
+        return _train(finished, folder, arguments, shell, before=before)
+
+
+def _finished(
+    command: Command, options: Mapping[str, Sequence[str]], arguments: argparse.Namespace, shell: JobShell
+) -> tuple[Finished, Path | None]:
+    """The recipe of the files and options, or that of the run to resume, whose folder is the second."""
+    if arguments.recipe and arguments.recipe_files:
+        raise UserError(f"two recipes, {arguments.recipe_files[0]!r} and --recipe {arguments.recipe!r}: give one")
+    files = arguments.recipe or arguments.recipe_files
+    options = {**options, "runs_dir": ["logging.runs_dir"]}
+    given = {name: value for name in (*options, "name") if (value := getattr(arguments, name)) is not None}
+    if not arguments.resume:
+        if arguments.from_step is not None:
+            raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
+        base, where = read_recipe(files)
+        flags = {key: value for name, value in given.items() for key in options.get(name, ())}
+        flags |= device_flags(base, arguments)
+        return finish(base, flags, arguments, where, shell, command=command), None
+    if files or given:
+        option = "a recipe" if files else f"--{next(iter(given)).replace('_', '-')}"
+        own, field = ("config", "--loop.steps 200") if command == "train" else ("config and data", "--sft.epochs 4")
+        raise UserError(
+            f"--resume continues with the run's own {own}, so {option} cannot be given with it; single fields can be: "
+            f"{field}"
+        )
+    folder = RunFolder.open(arguments.resume)
+    config, where = folder.load_config(), str(folder.path / "config.yaml")
+    if command == "train" and "sft" in config:
+        raise UserError(f"{arguments.resume} is a run of supervised fine-tuning: agentgym sft --resume {folder.path}")
+    if command == "sft" and "sft" not in config:
+        raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
+    trusted(folder.path, config, trust=arguments.trust, shell=shell)
+    recipe, sources, registry = finish(config, {}, arguments, where, shell, command=command)
+    changed = {key: source for key, source in sources.items() if source != where}
+    return (recipe, folder.load_sources() | changed, registry), folder.path
+
+
+def _show_plan(finished: Finished, path: Path, arguments: argparse.Namespace, shell: JobShell) -> None:
+    """path: of the run's folder. Raises UserError for what could not run."""
+    from agentgym.data_sets import OutOfReach
+
+    recipe, sources, registry = finished
+    held_out, out_of_reach = "", None
+    if recipe.sft is None:
+        from agentgym.run.gym import refuse_long_prompts
+        from agentgym.run.settle import check_sampling
+
+        check_sampling(recipe)
+        try:
+            held_out = refuse_long_prompts(recipe, registry)
+        except OutOfReach as error:  # the plan is worth having without the environment's data, too
+            out_of_reach = error
+    config, resume = to_mapping(recipe), bool(arguments.resume)
+    lines = [*plan(recipe, held_out), *(placement := places(recipe, arguments))]
+    if arguments.json:
+        shown = {"run_dir": str(path), "resume": resume, "config": config, "sources": sources, "placement": placement}
+        shell.say_json(shown)
+    else:
+        lines.append(f"folder       {path}{' (continued)' if resume else ''}")
+        shell.say("\n".join([dump_yaml(config).rstrip(), "", *source_lines(sources), ""]))
+        shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
+    if out_of_reach is not None:
+        raise out_of_reach
 
 
 def _train(
@@ -76,7 +153,6 @@ def _train(
     shell: JobShell,
     *,
     before: StatusRecord | None,
-    command: str,
 ) -> int:
     """before: the status of the run that is resumed."""
     recipe, sources, registry = finished
@@ -95,8 +171,8 @@ def _train(
             from_step=arguments.from_step,
             notice=grace.noticed if grace else None,
         )
-        _show_result(result, folder, shell, command, as_json=arguments.json)
-        if recipe.command == "sft" and not arguments.json:
+        _show_result(result, folder, shell, recipe.command, as_json=arguments.json)
+        if recipe.sft is not None and not arguments.json:
             shell.say(f"policy    {folder.checkpoint_dir(result.steps)}")
         if grace and grace.noticed.is_set() and result.stopped:
             return PREEMPTED if folder.has_state else Stopped(signal.SIGTERM).exit_code
@@ -105,7 +181,7 @@ def _train(
         failure = explain(error)
         show(error, failure, shell.warn, debug=arguments.debug, folder=folder.path)
         if folder.has_state and not failure.is_users:
-            shell.warn(f"continue from its last checkpoint: agentgym {command} --resume {folder.path}")
+            shell.warn(f"continue from its last checkpoint: agentgym {recipe.command} --resume {folder.path}")
         return failure.exit_code
 
 

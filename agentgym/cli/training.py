@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import plan
 from agentgym.cli.recording import recorded
+from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
@@ -58,7 +59,7 @@ def run_training(
         with contextlib.suppress(InfraError):  # a full disk may be what it is about
             folder.event(text)
 
-    with recorded(recipe, sources, folder, before), contextlib.closing(reporter), warnings_to(warn):
+    with recorded(to_mapping(recipe), sources, folder, before), contextlib.closing(reporter), warnings_to(warn):
         for line in [*plan(recipe), f"folder       {folder.path}"]:
             reporter.note(line)
         resume = before is not None

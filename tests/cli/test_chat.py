@@ -89,12 +89,12 @@ RECIPE = Recipe(env=EnvConfig(name="adding"))
 async def _play(shell: JobShell, lines: LineReader, handler: FakeHandler, plain: bool) -> Adding:
     environment = Adding()
     if plain:
-        await PlainChat(shell, lines, RECIPE, handler, 0).run()
+        await PlainChat(shell, lines, RECIPE.rollout, handler, 0, greedy=RECIPE.eval.greedy).run()
         return environment
     async with Scorer.of(environment, PluginRegistry([])) as scorer:
         table = Table(environment=environment, scorer=scorer, config=RolloutConfig(), sandbox=None, handler=handler)
         played = Played(table=table, tasks=list(environment.tasks("test")))
-        await EnvironmentChat(shell, lines, RECIPE, played, 0).run(1)
+        await EnvironmentChat(shell, lines, RECIPE.env.name, played, 0).run(1)
     return environment
 
 

@@ -56,7 +56,7 @@ def test_the_learning_rate_is_that_of_sft_for_the_models_size(cli) -> None:
         (["--data", "a", "--set", "sft.epochs=.inf"], "sft.epochs is inf"),
         (["--from", "runs/one", "--min-reward", "nan"], "sft.min_reward is nan"),
         (["--from-step", "3", "--data", "a"], "give the run with --resume"),
-        (["--data", "a", "--resume", "runs/one"], "so sft.data cannot be given"),
+        (["--data", "a", "--resume", "runs/one"], "so --data cannot be given"),
         (["--resume", "runs/one"], "no run folder 'runs/one'"),
         (["--data", "a", "--model.path", "./nowhere"], "no model folder './nowhere'"),
     ],

@@ -81,8 +81,9 @@ async def _chat(finished: Finished, arguments: argparse.Namespace, shell: JobShe
         handler = await stack.enter_async_context(shell.jobs().handler(recipe, registry, reporter))
         lines = LineReader(sys.stdin)
         if not arguments.env:
-            await PlainChat(shell, lines, recipe, handler, arguments.seed).run()
+            greedy = recipe.eval.greedy
+            await PlainChat(shell, lines, recipe.rollout, handler, arguments.seed, greedy=greedy).run()
             return
         table = opened_table(recipe, handler, registry, reporter, arguments.split)
         played = await stack.enter_async_context(table)
-        await EnvironmentChat(shell, lines, recipe, played, arguments.seed).run(arguments.task)
+        await EnvironmentChat(shell, lines, recipe.env.name, played, arguments.seed).run(arguments.task)
