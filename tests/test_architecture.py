@@ -248,6 +248,16 @@ def test_a_budget_that_is_exceeded_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("over its budget") == 1
 
 
+STAND_INS = ("SimpleNamespace", "MagicMock", "unittest.mock", "object.__new__(")
+
+
+def test_tests_are_made_of_real_parts_and_typed_fakes() -> None:
+    """A stand-in without a type goes on passing when what it stands for has changed; so does a half-built object."""
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)}
+    found = [f"{path.relative_to(ROOT)}: {word}" for path, text in texts.items() for word in STAND_INS if word in text]
+    assert len(texts) > 400 and found == []
+
+
 def test_the_way_of_a_recipe_is_found() -> None:
     sources = {
         "agentgym.recipe": "class Recipe: ...\ndef build_recipe() -> Recipe: ...",

@@ -43,6 +43,7 @@ from agentgym.runs.checkpoints import drop_undone, prune
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.text.chat import ChatRenderer
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import check_adapters
 from agentgym.trainer.keeper import TrainerKeeper
@@ -183,18 +184,8 @@ class Services:
 
         One that a limit cut keeps its reward, and is not trained on where the recipe says `rollout.cut_turns: mask`.
         """
-        task = Task(task_id=f"group/{group_id}", prompt=())
-        episodes = []
-        for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
-            episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
-            prompt = self.session.gym.renderer.text(one.prompt_ids)
-            episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
-            masked = one.stop in CUT and self.recipe.rollout.cut_turns == "mask"
-            episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
-            episode.rewards, episode.reward = {"reward": reward}, reward
-            episodes.append(episode)
-        version = min(episode.min_version for episode in episodes)
-        group = Group(group_id=group_id, task=task, start_version=version, episodes=episodes)
+        masks_cut = self.recipe.rollout.cut_turns == "mask"
+        group = group_of(group_id, said, rewards, self.session.gym.renderer, masks_cut=masks_cut)
         assign_advantages(group, self.recipe.advantage)
         return group
 
@@ -320,3 +311,21 @@ async def opened(
         services = Services.of(session, await start_pieces(pieces, buffer, stack))
         yield services
         await services.checkpoints.finish()
+
+
+def group_of(
+    group_id: int, said: Sequence[Said], rewards: Sequence[float], renderer: ChatRenderer, *, masks_cut: bool
+) -> Group:
+    """An episode for each completion. masks_cut: those that a limit cut are not trained on."""
+    task = Task(task_id=f"group/{group_id}", prompt=())
+    episodes = []
+    for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
+        episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
+        prompt = renderer.text(one.prompt_ids)
+        episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
+        masked = one.stop in CUT and masks_cut
+        episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
+        episode.rewards, episode.reward = {"reward": reward}, reward
+        episodes.append(episode)
+    version = min(episode.min_version for episode in episodes)
+    return Group(group_id=group_id, task=task, start_version=version, episodes=episodes)

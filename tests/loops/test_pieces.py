@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from agentgym.errors import UserError
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rows import RowSource
+from agentgym.rewards import Reward
 from agentgym.rl.config import LoopConfig
+from agentgym.rollout.scoring import Scorer
 from agentgym.run.calls import BufferCalls
 from agentgym.run.services import RewardCalls
 from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
@@ -69,6 +69,6 @@ async def test_a_buffer_of_several_parts_gives_as_many() -> None:
 
 
 async def test_without_reward_functions_no_response_is_scored() -> None:
-    rewards = RewardCalls(SimpleNamespace(score=None, score_group=None), None)  # type: ignore[arg-type]
+    rewards = RewardCalls(Scorer([Reward(name="r", function=lambda _: 0.0, inline=True)], {"r": 1.0}), None)
     with pytest.raises(UserError, match="Pieces"):
         await rewards.evaluate_response("p", "r", "t")

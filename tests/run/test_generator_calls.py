@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,7 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.run.calls import GeneratorCalls
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import rollout_metrics
-from agentgym.run.services import Services
+from agentgym.run.services import group_of
 from agentgym.run.settle import settle_sampling
 from agentgym.types import Completion, FinishReason, GenerateRequest, SamplingParams, Stop, VersionSpan
 
@@ -75,7 +74,7 @@ async def test_a_loop_samples_as_an_episode_does(
             assert request.time_s == pytest.approx(theirs.time_s, abs=0.5) and request.prompt_ids == turn.prompt_ids
         assert [(one.completion.completion_ids, one.stop) for one in said] == [(turn.completion_ids, stop)] * 2
         assert episode.stop is stop
-        group = Services.group(SimpleNamespace(session=SimpleNamespace(gym=gym), recipe=recipe), 0, said, [1.0, 0.0])  # type: ignore[arg-type]
+        group = group_of(0, said, [1.0, 0.0], gym.renderer, masks_cut=False)
         for played in (group.episodes, [episode]):
             assert rollout_metrics(played)["rollout/truncated_share"] == (stop is not Stop.DONE)
         [short] = await calls.generate("1 + 1 =", sampling=SamplingParams(max_tokens=20))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from agentgym.rollout.tasks import Shuffled, TaskSampler
 from agentgym.run.background import Background, Sinks
 from agentgym.run.calls import BufferCalls, DatasetCalls
 from agentgym.run.checkpoints import CheckpointWriter
+from agentgym.run.engines import Engines
 from agentgym.run.loop_state import FILE, find_saved
 from agentgym.run.metrics import StepClock
 from agentgym.run.resume import StartPoint
@@ -31,9 +32,11 @@ from agentgym.run.services import Services, TrainerCalls
 from agentgym.run.session import Session
 from agentgym.run.settle import Settled
 from agentgym.runs.folder import RunFolder
+from agentgym.runs.report import PlainReporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import write_manifest
 from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.journal import Journal
 from agentgym.types import Group, Task
 
 SLOTS = 2
@@ -65,11 +68,11 @@ def played(task: Task) -> Group:
 class FakeTrainer:
     """Keeps how often it was stepped, as a checkpoint of a trainer does."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
         self.steps = self.step = 0
         self.pushed: list[int] = []
         self.saved_at: list[tuple[int, Path]] = []
-        self.journal = SimpleNamespace(clear=lambda: None)
+        self.journal = journal
         self.copied: tuple[str, int] | None = None
         self.written = False  # of what was copied
 
@@ -104,6 +107,26 @@ class FakeTrainer:
         self.saved_at.append((step, checkpoint))
 
 
+class FakeLearner:
+    """Trains on anything."""
+
+    async def step(self, groups: list[Group]) -> dict[str, float]:
+        return {}
+
+    async def publish(self, version: int) -> None:
+        raise AssertionError("no loop publishes here")
+
+
+class FakeGenerator:
+    """Remembers the versions that it loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: list[int] = []
+
+    async def update_weights(self, version: int) -> None:
+        self.loaded.append(version)
+
+
 class Rows:
     """Counts, as a stream of rows that a process reads."""
 
@@ -122,27 +145,18 @@ class Rows:
 
 
 def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> Services:
-    trainer, loaded = FakeTrainer(), []  # type: ignore[var-annotated]
-
-    async def update_weights(version: int) -> None:
-        loaded.append(version)
-
-    generator = SimpleNamespace(update_weights=update_weights, loaded=loaded)
-
-    async def train(groups: list[Group]) -> dict[str, float]:
-        return {}
-
-    learner = SimpleNamespace(step=train, publish=None)
+    trainer, learner = FakeTrainer(Journal(folder.path / "journal")), FakeLearner()
+    engines: dict[str, Any] = {"trainer": trainer, "learner": learner, "generator": FakeGenerator()}
     checkpoints = CheckpointWriter(folder=folder, trainer=trainer, activity=Activity(), note=print)  # type: ignore[arg-type]
     session = Session(
         settled=Settled(recipe=RECIPE, registry=PluginRegistry([]), model_path=policy_path()),
         folder=folder,
-        reporter=SimpleNamespace(note=print),  # type: ignore[arg-type]
+        reporter=PlainReporter(sys.stdout),
         start=StartPoint(),
         gym=None,  # type: ignore[arg-type]
         sinks=Sinks(),
         background=Background(),
-        engines=SimpleNamespace(trainer=trainer, generator=generator, reference=None),  # type: ignore[arg-type]
+        engines=Engines(**engines, player=None, reference=None, store=None),  # type: ignore[arg-type]
     )
     made: dict[str, Any] = {
         "session": session,
