@@ -37,7 +37,7 @@ PACKAGES = {
 OTHER_FOLDERS = ("tests", "benchmarks")  # they import everything: only their sizes are shown
 SPLIT = ("agentgym", "agentgym_sandboxes")  # packages whose folders are rooms of their own
 LIGHT = {"pluggy", "packaging", "yaml", "ruamel", "_typeshed"}  # what the core always has: any room may import it
-HEADER = ["room", "imports", "packages; **bold**: in no other room", "files", "lines", "median"]
+HEADER = ["room", "packages; **bold**: in no other room", "files", "lines", "median"]
 WIDTH, INDENT = 120, 22  # of the drawing
 FRAGMENT = "<!-- fragment: a drawing -->"
 CORE = "agentgym"
@@ -188,12 +188,10 @@ def rooms(files: Iterable[SourceFile]) -> list[Room]:
 
 
 def cells(room: Room) -> list[str]:
-    """A row; the first three cells are those that a commit seldom changes."""
-    imports = (name.removeprefix("agentgym/").replace("__init__.py", "agentgym") for name in room.imports)
+    """A row; the first two cells are those that a commit seldom changes."""
     packages = [f"**{name}**" for name in sorted(room.owns)] + sorted(room.foreign - room.owns)
     return [
         f"`{room.name}`",
-        ", ".join(sorted(imports)),
         ", ".join(packages),
         str(len(room.lengths)),
         f"{sum(room.lengths):,}",
@@ -216,7 +214,7 @@ def markdown(root: Path = ROOT) -> str:
     files = [*source, *other_files(root)]
     lines = ["| " + " | ".join(row) + " |" for row in [HEADER, *map(cells, rooms(files))]]
     rings = len(circles({file.name: file.ours for file in source}))
-    return "\n".join([lines[0], "|---|---|---|--:|--:|--:|", *lines[1:], "", totals(files, rings)])
+    return "\n".join([lines[0], "|---|---|--:|--:|--:|", *lines[1:], "", totals(files, rings)])
 
 
 def layers(root: Path = ROOT) -> list[list[str]]:
