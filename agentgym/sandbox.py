@@ -62,12 +62,19 @@ class Limits:
     """What one call may use. Raises UserError for a limit that no machine could keep."""
 
     wall_s: float = 10.0
+    """Seconds of wall time."""
     cpu_s: int = 10
+    """Seconds of CPU time."""
     memory_mib: int = 512
+    """Memory, in MiB."""
     file_mib: int = 16
+    """The size of each file that it writes, in MiB."""
     processes: int = 32
-    output_bytes: int = 64 * 1024  # kept of each stream; the call is killed at 128 times that
-    answer_mib: int = 32  # of a grade: what all that a solution returns may take on its way back
+    """Processes and threads at the same time."""
+    output_bytes: int = 64 * 1024
+    """Bytes that are kept of each stream; the call is killed at 128 times that."""
+    answer_mib: int = 32
+    """MiB that all of a solution's return values may take on their way to the grade."""
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():

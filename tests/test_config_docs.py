@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
@@ -106,6 +109,20 @@ def test_every_setting_of_a_recipe_says_what_it_is() -> None:
         if len(field_docs(cls).get(field.name, "").split()) < 3
     }
     assert not short, "write a docstring below each of these fields: what it is, its unit, when to change it"
+
+
+def test_every_config_of_the_source_says_what_its_fields_are() -> None:
+    """Those of programs too, which no recipe reaches."""
+    bare = [
+        f"{path.name}: {node.name}.{ast.unparse(field.target)}"
+        for path in (Path(__file__).parents[1] / "agentgym").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and re.search("(Config|Settings|Options)$", node.name)
+        for field, below in zip(node.body, [*node.body[1:], None], strict=True)
+        if "dataclass" in "".join(map(ast.unparse, node.decorator_list)) and isinstance(field, ast.AnnAssign)
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant))
+    ]
+    assert not bare, "write a docstring below each of these fields"
 
 
 def test_every_option_of_our_environments_says_what_it_is() -> None:

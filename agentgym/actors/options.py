@@ -29,32 +29,39 @@ class OptionValues(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorOptions:
-    """Where an actor runs.
-
-    procs: processes of one replica. hosts: of what they are a part, by which `Hosts` places them: trainer, reference,
-    generator; empty is any. mesh_name: names the processes. torchrun: they get the variables that torchrun would set.
-    gpus_per_process: where the GPUs are those of another host, which gives them out itself. logged: to files.
-    with_gpus: False hides every GPU. gpus: one per process, or all of a replica's for each of its processes
-    with share_gpus, by their numbers in this process; empty leaves what it sees. peer_gpus: seen after its own, to copy
-    from.
-    environment_by_rank: more variables, one mapping per process. imports: modules each process imports first.
-    """
+    """Where an actor runs."""
 
     procs: int = 1
+    """Processes of one replica."""
     hosts: str = ""
+    """The part of the run by which `Hosts` places them: trainer, reference or generator; empty is any host."""
     with_gpus: bool = False
+    """Let the processes see GPUs; False hides every one."""
     gpus: tuple[int, ...] = ()
+    """Numbers of GPUs in this process: one for each process, or with share_gpus all of a replica's; empty leaves what
+    it sees."""
     share_gpus: bool = False
+    """Show all GPUs of a replica to each of its processes."""
     peer_gpus: tuple[int, ...] = ()
+    """GPUs that a process sees after its own, to copy from them."""
     num_replicas: int = 1
+    """Replicas of a service."""
     mesh_name: str | None = None
+    """The name of the processes; None is made of the class."""
     threads: int = 1
+    """Threads of torch in each process."""
     environment_by_rank: tuple[Mapping[str, str], ...] = ()
+    """More environment variables, one mapping for each process."""
     torchrun: bool = False
+    """Set the variables that torchrun would set."""
     gpus_per_process: int = 1
+    """GPUs of each process on another host, which gives them out itself."""
     logged: bool = True
+    """Write the processes' output to files."""
     imports: tuple[str, ...] = ()
+    """Modules that each process imports first."""
     start_timeout_s: float = 300.0
+    """Seconds that the processes may take to start."""
 
     def __post_init__(self) -> None:
         if min(self.procs, self.num_replicas, self.threads) < 1:

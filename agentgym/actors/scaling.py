@@ -25,13 +25,16 @@ MAX_HOLD_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSettings:
-    """grow_after_s: how long a queue must last. shrink_after_s: how long even the peak must fit into fewer replicas."""
-
     min_replicas: int
+    """The fewest replicas."""
     max_replicas: int
+    """The most replicas."""
     grow_after_s: float = 5.0
+    """Seconds that a queue must last before a replica is added."""
     shrink_after_s: float = 60.0
+    """Seconds for which even the peak must fit into fewer replicas before one is removed."""
     look_every_s: float = 1.0
+    """Seconds between two looks at the demand."""
 
 
 class Scaler:

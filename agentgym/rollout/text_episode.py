@@ -36,26 +36,30 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextGameConfig:
-    """name: of the environment, or its import path. rewards: weights by name; empty takes its own.
-
-    num_tasks: how many of the split's tasks a seed draws from; a split may be endless. max_turn_chars: an action
-    is cut there, and then cut_turns decides, as in a recipe; 0 is no limit. max_retries: how often an episode is
-    begun again, with the same seed and actions, after infrastructure failed. sandbox: as in a recipe; none is
-    started where no task needs one.
-    """
-
     name: str
+    """The environment, by name or import path."""
     options: Mapping[str, Json] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
     rewards: Mapping[str, float] = field(default_factory=dict)
+    """Weights of rewards by name; empty takes the environment's own."""
     split: Split = "train"
+    """The split of the tasks."""
     num_tasks: int = 256
+    """Tasks of the split that a seed draws from; a split may be endless."""
     max_turns: int | None = None
+    """Turns at most; None leaves it to the environment."""
     max_turn_chars: int = 0
+    """Characters of an action; a longer one is cut, and then cut_turns decides; 0 is no limit."""
     cut_turns: Literal["floor", "score"] = "floor"
+    """What a cut action leads to, as rollout.cut_turns says."""
     max_retries: int = 2
+    """How often an episode is begun again, with the same seed and actions, after infrastructure failed."""
     sandbox: str = "auto"
+    """The sandbox, as in a recipe; none is started where no task needs one."""
     sandbox_options: SandboxOptions = field(default_factory=dict)
-    timeout_s: float = 60.0  # of one call into the environment
+    """Options of the sandbox."""
+    timeout_s: float = 60.0
+    """Seconds of one call into the environment."""
 
 
 class TextStep(NamedTuple):

@@ -14,12 +14,16 @@ from agentgym.yaml import parse_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The recipe's settings that bound what may be found; None if unknown. max_staleness: the loop's bound."""
+    """The recipe's settings that bound what may be found; None if unknown."""
 
     saves_episodes: bool
+    """Whether every step saves its episodes."""
     measures_end: bool
+    """Whether the run ends with evaluations."""
     group_size: int | None
+    """The most episodes of a group."""
     max_staleness: int | None
+    """The loop's bound on staleness."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Settings:

@@ -39,22 +39,29 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckConfig:
-    """name: of the environment, or its import path. rewards: empty takes its own. num_tasks: test tasks that are
-    played. only: parts of `PARTS`, empty takes all. allowed: kinds of findings, or `kind:where`, that do not count.
-    max_tokens: of an episode. env_timeout_s: of one call into the environment; a task may take three times as
-    long, as for the data that the first one loads."""
-
     name: str
+    """The environment, by name or import path."""
     options: Mapping[str, Json] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
     rewards: Mapping[str, float] = field(default_factory=dict)
+    """Weights of rewards by name; empty takes the environment's own."""
     num_tasks: int = 16
+    """Test tasks that are played."""
     seed: int = 0
+    """Decides the order of the tasks and what is sampled."""
     sandbox: str = "auto"
+    """The sandbox, as in a recipe."""
     sandbox_options: SandboxOptions = field(default_factory=dict)
+    """Options of the sandbox."""
     only: Collection[str] = ()
+    """Parts of `PARTS` that are checked; empty is all."""
     allowed: Collection[str] = ()
+    """Kinds of findings, or `kind:where`, that do not count."""
     max_tokens: int = MAX_TOKENS
+    """Tokens of an episode."""
     env_timeout_s: float = 20.0
+    """Seconds of one call into the environment; a task may take three times as long, for the data that the first one
+    loads."""
 
     def __post_init__(self) -> None:
         if self.num_tasks < 2:
