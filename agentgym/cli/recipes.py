@@ -32,6 +32,7 @@ from agentgym.run.places import placement_lines
 from agentgym.run.recipe_files import read_recipe_files
 from agentgym.trainer.config import TrainerConfig
 
+HELP_RECIPE = "list all fields of a recipe, then end; `agentgym settings` says what they do"
 Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
 
@@ -58,7 +59,7 @@ def add_recipe_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
-    parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+    parser.add_argument("--help-recipe", action="store_true", help=HELP_RECIPE)
     parser.sections = sections
 
 

@@ -12,7 +12,7 @@ from agentgym.cli.commands.eval import add_server_arguments, refuse_server_optio
 from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.lines import LineReader
-from agentgym.cli.recipes import Finished, add_recipe_arguments, recipe_help
+from agentgym.cli.recipes import Finished, add_recipe_arguments
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -51,9 +51,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     if arguments.model is None:
         raise UserError("agentgym chat needs a CHECKPOINT. `agentgym chat --help` shows examples.")
     if arguments.json:

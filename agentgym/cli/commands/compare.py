@@ -13,7 +13,7 @@ from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_se
 from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_seed, unfinished
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import add_recipe_arguments, recipe_help
+from agentgym.cli.recipes import add_recipe_arguments
 from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, interval_text, usage_row
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
@@ -70,9 +70,6 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     from agentgym.evals.compare import compare, config_differences
 
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     pairs = find_pairs(arguments.first, arguments.second)
     refuse_server_options([side.policy for sides in pairs for side in sides if side.policy], arguments)
     plans = [plan_sides(sides, eval_flags(arguments), arguments, shell) for sides in pairs]

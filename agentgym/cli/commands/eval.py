@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from agentgym.cli.evaluating import Policy, base_recipe, find_policy, new_name, run_evaluation, server_lines
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import Finished, add_recipe_arguments, finish, recipe_help
+from agentgym.cli.recipes import Finished, add_recipe_arguments, finish
 from agentgym.cli.results import HEADER, USAGE_HEADER, eval_json, eval_row, pass_table, usage_row
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
@@ -115,9 +115,6 @@ def eval_flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     if arguments.resume:
         return _resume(arguments, shell)
     if arguments.model is None:

@@ -16,7 +16,6 @@ from agentgym.cli.recipes import (
     finish,
     planned_machine,
     read_recipe,
-    recipe_help,
 )
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -75,9 +74,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     if arguments.measure == bool(arguments.rates) or arguments.steps < 4:
         raise UserError("give either --measure or --rates FILE, and at least 4 --steps")
     if arguments.save_rates and not arguments.measure:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.evaluating import find_policy, finish_for
 from agentgym.cli.jobs import JobShell, choose_reporter
-from agentgym.cli.recipes import add_recipe_arguments, recipe_help
+from agentgym.cli.recipes import add_recipe_arguments
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import serve_until_stopped
@@ -58,9 +58,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     if arguments.model is None:
         raise UserError("agentgym serve needs a CHECKPOINT. `agentgym serve --help` shows examples.")
     for package in ("starlette", "uvicorn"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import recipe_help, sections
+from agentgym.cli.recipes import HELP_RECIPE, sections
 from agentgym.cli.started import add_run_arguments, start
 from agentgym.commands.parser import Parser
 
@@ -19,7 +19,7 @@ the tokens are those that an episode would have. With --env the policy is measur
 The run's folder is that of `agentgym train`: config, metrics, checkpoints, the conversations themselves. Its last
 checkpoint is where `agentgym train --model.path runs/NAME/checkpoints/step-000300` can go on from.
 
-Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
+Fields of the recipe are set by --section.field VALUE; `agentgym settings` says what each of them does.
 """
 EXAMPLES = """
 agentgym sft --env code_exec --oracle 2000 --model.path Qwen/Qwen3-0.6B
@@ -62,14 +62,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--set", metavar="KEY=VALUE", help="set a field of the recipe; also as --section.field VALUE")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
-    parser.add_argument("--help-recipe", action="store_true", help="list all fields of a recipe, then end")
+    parser.add_argument("--help-recipe", action="store_true", help=HELP_RECIPE)
     parser.sections = partial(sections, "sft")
     add_run_arguments(parser, "sft")
     parser.set_defaults(agent=None, reward=None)  # these are given in a file: the sections agent and rewards
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help("sft"))
-        return 0
     return start("sft", OPTIONS, arguments, shell)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import add_recipe_arguments, recipe_help
+from agentgym.cli.recipes import add_recipe_arguments
 from agentgym.cli.started import add_run_arguments, start
 from agentgym.commands.parser import Parser
 
@@ -15,7 +15,7 @@ Train a policy in an environment. Everything of the run is kept in its folder: t
 every episode, checkpoints. At the end the first and the last checkpoint play the same held-out tasks with
 the same seeds.
 
-Fields of the recipe are set by --section.field VALUE (--help-recipe lists them all).
+Fields of the recipe are set by --section.field VALUE; `agentgym settings` says what each of them does.
 Ctrl-C or SIGTERM ends the run in order, with exit code 130 or 143; --resume continues from its newest whole
 checkpoint, or from that of --from-step; what later steps left is dropped. With --restarts it is resumed by
 itself when it fails or is killed; with --grace SIGTERM has it save first.
@@ -51,7 +51,4 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.help_recipe:
-        shell.say(recipe_help())
-        return 0
     return start("train", OPTIONS, arguments, shell)
