@@ -288,7 +288,7 @@ ENV = {
     "name": "math",
     "version": 2,
     "summary": "Arithmetic in words.",
-    "options": [],
+    "options": [{"key": "tries", "type": "int", "default": "1", "text": "answers to a question"}],
     "tools": [ADD],
     "max_turns": 2,
     "rewards": [{"name": "success", "weight": 1.0}],

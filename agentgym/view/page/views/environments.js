@@ -29,6 +29,8 @@ function One({ id, params, canPlay }) {
     <h1>${harmless(data.name)} <span class="soft">version ${data.version}</span></h1><p class="note">${harmless(data.summary)}</p>
     <${Failed} failure=${failure} />
     <${Facts} pairs=${[["rewards", data.rewards.map((row) => `${row.name} × ${row.weight}`).join(", ")], ["turns", `at most ${data.max_turns}`], ["tools", data.tools ? data.tools.map((tool) => tool.function?.name ?? tool.name).join(", ") || "none" : ""], ["sandbox", data.sandbox || "not needed"]]} />
+    ${data.options.length > 0 && html`<section aria-labelledby="options"><h2 id="options">Options</h2><div class="scroll"><table><thead><tr><th>env.options</th><th>default</th><th>what it is</th></tr></thead>
+      <tbody>${data.options.map((one) => html`<tr key=${one.key}><td title=${harmless(one.type)}><code>${harmless(one.key)}</code></td><td><code>${harmless(one.default || "required")}</code></td><td>${harmless(one.text)}</td></tr>`)}</tbody></table></div></section>`}
     <section aria-labelledby="tasks"><div class="head"><h2 id="tasks">Tasks</h2>
       <label>split <select onChange=${(event) => set({ split: event.target.value })}>${["test", "train"].map((name) => html`<option selected=${name === split}>${name}</option>`)}</select></label>
       <button disabled=${!offset} onClick=${() => set({ offset: Math.max(0, offset - PAGE) || "" })}>previous</button><button disabled=${!data.more} onClick=${() => set({ offset: offset + PAGE })}>next</button></div>
