@@ -203,7 +203,7 @@ def watch(command: list[str], run: Path, every: int, *, beat_s: float, until_s: 
                     print(line_of(done, figures), flush=True)
                 if until_s is not None and time.monotonic() - begin_s > until_s and not stopped:
                     stopped = True
-                    started.send_signal(signal.SIGINT)
+                    started.send_signal(signal.SIGTERM)  # a background job of a shell ignores SIGINT
                 time.sleep(0.05)
         finally:
             started.terminate()
