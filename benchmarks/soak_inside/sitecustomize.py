@@ -1,7 +1,9 @@
-"""Runs in each Python process of a soak: more heartbeats than a run has, and a count of the live tensors.
+"""Runs in each Python process of a soak: more heartbeats than a run has, a count of the live tensors, small caches.
 
 Python imports this file by its name when its folder is on PYTHONPATH (soak.py). The heartbeats are the run's own code,
-every few milliseconds, so that many of them meet a forward pass.
+every few milliseconds, so that many of them meet a forward pass. Each thread of a tokenizer remembers up to 10,000
+words, at 2 KiB each with the tiny policy's, which takes hours to fill: here it remembers few, so that this is not
+mistaken for a leak.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from pathlib import Path
 FOLDER = "AGENTGYM_SOAK_FOLDER"  # PID.json is written there
 BEAT_S = "AGENTGYM_SOAK_BEAT_S"
 COUNTED = 8  # beats from one count to the next
+CACHED = 64  # words of a tokenizer
+SETTLED = 100  # beats after which a process has its tokenizer, if it gets one
 LAST = 4  # counts, of which the lowest is written: a forward pass has tensors of its own
 
 
@@ -33,10 +37,19 @@ def watch(folder: Path, every_s: float) -> None:
         time.sleep(every_s)
         beats += 1
         met += any(words.startswith("forward ") for one in extra.beat()["busy"] for words, *_ in one["frames"])
+        if beats == SETTLED:
+            keep_few_words()
         if beats % COUNTED == 0 and hasattr(sys.modules.get("torch"), "Tensor"):
             counts = [*counts[1 - LAST :], live_tensors()]
             path.with_suffix(".new").write_text(json.dumps({"beats": beats, "met": met, "tensors": min(counts)}))
             path.with_suffix(".new").rename(path)
+
+
+def keep_few_words() -> None:
+    module = sys.modules.get("agentgym.text.tokenizer")
+    for one in gc.get_objects() if module is not None else ():
+        if type(one) is module.HuggingFaceTokenizer:
+            one._inner.backend_tokenizer.model._resize_cache(CACHED)
 
 
 def live_tensors() -> int:
