@@ -8,15 +8,15 @@ from typing import Any
 
 from agentgym.errors import UserError, nearest
 from agentgym.import_path import import_object
+from agentgym.loops.replay_buffer import ReplayBuffer
 from agentgym.loops.rows import RowSource, RowStream
-from agentgym.rl.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """The argument of `agentgym.services(recipe, pieces=Pieces(...))`.
 
-    replay_buffer: settings of `agentgym.rl.replay_buffer.ReplayBuffer`, over those that follow from the recipe:
+    replay_buffer: settings of `agentgym.loops.replay_buffer.ReplayBuffer`, over those that follow from the recipe:
     batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.
     rows: data sets, read by a process of their own. row_settings: of `agentgym.loops.rows.RowStream`.
     reward_functions: `(prompt, response, target) -> float`, as `agentgym.loops.rewards.RewardActor` takes them, in

@@ -15,14 +15,14 @@ from agentgym.errors import UserError
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.service import GeneratorService
+from agentgym.loops.actors import DatasetActor
 from agentgym.loops.async_rl import oldest_version
-from agentgym.loops.dataset import DatasetActor
 from agentgym.loops.pieces import Pieces
+from agentgym.loops.replay_buffer import ReplayBuffer
 from agentgym.loops.rewards import RewardActor, RewardService
 from agentgym.loops.rows import Row
 from agentgym.rl.advantages import Advantage, assign_advantages
 from agentgym.rl.config import LoopConfig
-from agentgym.rl.replay_buffer import ReplayBuffer
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer, turn_sampling
 from agentgym.rollout.group import InfraMonitor, play_group
@@ -62,6 +62,15 @@ class Call(Generic[P, R]):
 
     async def call_all(self, *args: P.args, **options: P.kwargs) -> list[R]:
         return await self.fanout(*args, **options)
+
+
+def _here(function: Callable[P, R]) -> Call[P, R]:
+    """A call that is answered in this process."""
+
+    async def answer(*args: P.args, **options: P.kwargs) -> R:
+        return function(*args, **options)
+
+    return Call(answer)
 
 
 MakeStream = Callable[[int, Json], TaskStream]
@@ -266,48 +275,26 @@ class BufferCalls:
 
     def __init__(self, buffer: ReplayBuffer[Any]) -> None:
         self.buffer = buffer
-        self.add = Call(self._add)
-        self.sample = Call(self._sample)
-        self.evict = Call(self._evict)
-        self.clear = Call(self._clear)
-        self.numel = Call(self._numel)
-        self.get_metrics = Call(self._metrics)
-        self.state_dict = Call(self._state)
-        self.load_state_dict = Call(self._load)
+        self.add, self.sample = _here(self._add), _here(self._sample)
+        self.evict, self.clear, self.numel = _here(buffer.evict), _here(buffer.clear), _here(buffer.__len__)
+        self.get_metrics = _here(buffer.get_metrics)
+        self.state_dict, self.load_state_dict = _here(buffer.state_dict), _here(buffer.load_state_dict)
 
     @classmethod
     def of(cls, loop: LoopConfig, pieces: Pieces) -> BufferCalls:
         own = {"batch_size": loop.groups_per_step, "max_policy_age": loop.max_staleness, "seed": loop.seed}
         return cls(ReplayBuffer(**{**own, **pieces.replay_buffer}))
 
-    async def _add(self, item: object, policy_version: int | None = None) -> None:
+    def _add(self, item: object, policy_version: int | None = None) -> None:
         """policy_version: of a group the oldest weights that sampled it, of another item its attribute."""
         if policy_version is None and isinstance(item, Group):
             policy_version = oldest_version(item)
         self.buffer.add(item, policy_version)
 
-    async def _sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[Any] | None:
+    def _sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[Any] | None:
         """batch_size items; None while there are too few. With dp_size above 1: [dp_size][batch_size]."""
         batch = self.buffer.sample(curr_policy_version, batch_size)
         return batch if batch is None or self.buffer.dp_size > 1 else batch[0]
-
-    async def _evict(self, curr_policy_version: int) -> None:
-        self.buffer.evict(curr_policy_version)
-
-    async def _clear(self) -> None:
-        self.buffer.clear()
-
-    async def _numel(self) -> int:
-        return len(self.buffer)
-
-    async def _metrics(self) -> dict[str, float]:
-        return self.buffer.get_metrics()
-
-    async def _state(self) -> dict[str, Any]:
-        return self.buffer.state_dict()
-
-    async def _load(self, state: Mapping[str, Any]) -> None:
-        self.buffer.load_state_dict(state)
 
 
 class RowCalls:

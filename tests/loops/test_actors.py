@@ -9,8 +9,7 @@ import pytest
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError, UserError
-from agentgym.loops.dataset import DatasetActor
-from agentgym.loops.replay_buffer import ReplayBufferActor
+from agentgym.loops.actors import DatasetActor, ReplayBufferActor
 from agentgym.loops.rewards import RewardActor, RewardService
 from agentgym.loops.rows import RowSource, RowStream
 from agentgym.rollout.scoring import Scorer

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentgym import Episode
+from agentgym.loops.replay_buffer import Entry
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.losses import Loss, Reduction, TokenLoss, TrainedTokens
-from agentgym.rl.replay_buffer import Entry
 from agentgym.types import Group
 
 

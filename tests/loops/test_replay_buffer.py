@@ -1,5 +1,6 @@
 """The buffer's bounds, its policies, its seeds, and what it says of settings that could only hang."""
 
+import importlib
 import pickle
 import random
 from collections import Counter
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.rl.replay_buffer import ReplayBuffer
+from agentgym.loops.replay_buffer import ReplayBuffer
 
 
 def filled(count=20, **settings):
@@ -57,7 +58,7 @@ def test_policies_by_name_by_function_and_by_import_path():
     assert flat(filled(sample_policy="newest").sample(3)) == [19, 18, 17, 16]
     evens = filled(eviction_policy=lambda entries, version, age: [a for a, e in enumerate(entries) if e.item % 2 == 0])
     assert all(item % 2 == 0 for item in flat(evens.sample(3)))
-    by_path = filled(sample_policy="agentgym.rl.replay_buffer:sample_oldest")
+    by_path = filled(sample_policy="agentgym.loops.replay_buffer:sample_oldest")
     assert flat(by_path.sample(3)) == [0, 1, 2, 3]
     assert len(filled(eviction_policy="none", max_policy_age=0)) == 20
 
@@ -142,3 +143,16 @@ def test_a_policy_that_gives_wrong_places_is_named(places):
 def test_a_policy_that_does_not_exist_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no sample_policy 'unifrom'.*uniform"):
         ReplayBuffer(batch_size=1, sample_policy="unifrom")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("agentgym.jobs", "agentgym.run"),
+        ("agentgym.rl.replay_buffer", "agentgym.loops.replay_buffer"),
+        ("agentgym.loops.dataset", "agentgym.loops.actors"),
+    ],
+)
+def test_an_import_from_an_old_place_names_the_new_one(old, new):
+    with pytest.raises(ImportError, match=f"{old} is now {new};"):
+        importlib.import_module(old)
