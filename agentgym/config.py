@@ -177,7 +177,7 @@ def _fields(
     cls: type, prefix: str, chosen: Mapping[str, object]
 ) -> Iterator[tuple[str, type, dataclasses.Field[object]]]:
     """The dotted key of every setting, with the class and the field that define it. chosen: names of components."""
-    for field in dataclasses.fields(cls):
+    for field in (one for one in dataclasses.fields(cls) if one.init):
         key, kind, section = f"{prefix}{field.name}", kind_of(field), section_of(field_types(cls)[field.name])
         if kind is not None:
             yield f"{key}.name", cls, field

@@ -51,7 +51,7 @@ class GeneratorConfig:
     max_replicas: int | None = None
     """The most replicas; null is as many as at the start."""
     grow_after_s: float = 5.0
-    """Seconds for which more requests than places must have waited before a replica is added."""
+    """Seconds for which requests must have waited for slots before a replica is added."""
     shrink_after_s: float = 60.0
     """Seconds for which one replica fewer must have sufficed before one is removed; longer than a training step."""
     max_batch: int = 64

@@ -71,7 +71,7 @@ class VllmEngineConfig(EngineConfig):
     run."""
     join_together: bool = True
     """Let requests wait for each other where beginning holds up those that run, in sum as long as that does; false
-    begins each as soon as there is a place."""
+    begins each as soon as a slot is free."""
     options: dict[str, Json] = field(default_factory=dict)
     """More of vLLM's engine arguments, by their names there (quantization, kv_cache_dtype, speculative_config and so
     on); those that other settings decide are refused."""
@@ -119,7 +119,7 @@ class VllmEngineConfig(EngineConfig):
 
 
 def at_once(engine: EngineConfig) -> EngineConfig:
-    """The same, whose requests begin as soon as there is a place."""
+    """The same, whose requests begin as soon as a slot is free."""
     return replace(engine, join_together=False) if isinstance(engine, VllmEngineConfig) else engine
 
 
