@@ -258,7 +258,8 @@ def main() -> None:
                 run_until_stopped(job, lambda line: print(line, file=sys.stderr))
                 folder.set_status(RunStatus.DONE)
             finally:  # what ended before the run failed or was stopped counts
-                written = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+                path = folder.path / "metrics.jsonl"
+                written = map(json.loads, path.read_text().splitlines() if path.is_file() else [])
                 rows = [row for row in written if "time/step_s" in row]
                 for phase in phases:
                     steps = slice(begin + phase.skip, begin + phase.steps)
