@@ -95,6 +95,7 @@ def finished(make_lab, tmp_path_factory) -> Finished:
         "loop.steps=4",
         "loop.max_staleness=0",
         "loop.deterministic=true",
+        "task_sampler={name: learnable, candidates: 3}",
         "loop.eval_every=2",
         "loop.eval_tasks=3",
         "loop.check_sync_every=3",
@@ -273,7 +274,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_takes_the_steps_that_it_took_befor
 
 def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is_resumed(lab, finished, tmp_path):
     def stop(text: str) -> None:
-        if text.startswith("4 of 6 episodes"):
+        if text.startswith("1 of 6 episodes"):
             raise InfraError("stopped")
 
     folder = finished.copy(tmp_path)
@@ -281,7 +282,7 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is
     with pytest.raises(ExceptionGroup):
         asyncio.run(train(longer, folder, lab.reporter(on_phase=stop), resume=True))
     before = {one.episode.episode_id: one.episode for one in folder.read_episodes(5, evaluation=True)}
-    assert 4 <= len(before) < 6 and folder.load_comparison()["steps"] == 4  # one may end while the others are stopped
+    assert 1 <= len(before) < 6 and folder.load_comparison()["steps"] == 4  # others may end before they are stopped
 
     reporter = lab.reporter(on_step=lambda step: pytest.fail("it trained"))
     result = asyncio.run(train(longer, folder, reporter, resume=True))

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_model import draw_samples
 
+from agentgym.trainer import garbage as module
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.engine import TitanEngine
-from agentgym.trainer.garbage import EVERY, FIRST, Garbage
+from agentgym.trainer.garbage import FIRST, Garbage
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,8 @@ def test_a_cycle_is_freed_with_the_step_that_left_it() -> None:
         assert tensor() is None
 
 
-def test_a_cycle_that_outlived_its_step_is_freed_now_and_then() -> None:
+def test_a_cycle_that_outlived_its_step_is_freed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY", every := 10)
     garbage, held = Garbage(), list[Knot]()
     tensor = tied(held)
     for _ in range(FIRST):
@@ -53,7 +55,7 @@ def test_a_cycle_that_outlived_its_step_is_freed_now_and_then() -> None:
     held.clear()  # after all that lived were set apart
     garbage.after_step()
     assert tensor() is not None
-    for _ in range(EVERY - FIRST - 2):
+    for _ in range(every - FIRST - 2):
         garbage.after_step()
     assert tensor() is not None
     garbage.after_step()
