@@ -53,7 +53,7 @@ MEDIANS = ("time/step_s", "time/generate_s", "time/train_s", "time/publish_s", "
 IN_FLIGHT = "always in flight"
 ENGINES = {"TailedVllm": "short", "TailedNative": "short", "FullVllm": "hashed", "FullNative": "hashed"}
 QUIET = ["loop.checkpoint_every=0", "loop.check_sync_every=0", "loop.eval_every=0", "logging.sinks=[]",
-         "eval.at_end=false"]  # fmt: skip
+         "eval.at_end=false", "logging.trainer_logprobs=false"]  # fmt: skip
 Figures = Mapping[str, float]
 
 
