@@ -48,12 +48,12 @@ class Jobs:
         """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
-            from agentgym.run.sft import sft
             from agentgym.run.train import train
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        job = train if recipe.sft is None else sft
-        return await job(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice)
+        return await train(
+            recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice
+        )
 
     def restart(self, restarts: Restarts) -> int:
         """The exit code of a run in processes of its own."""

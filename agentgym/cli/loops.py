@@ -42,7 +42,7 @@ from agentgym.runs.report import PlainReporter, Reporter
 
 if TYPE_CHECKING:
     from agentgym.run.services import Services
-    from agentgym.run.sft_services import SftServices
+    from agentgym.run.sft_run import SftRun
 
 RESUME = "resume"  # the argument of a loop that can go on with an earlier run
 
@@ -65,10 +65,8 @@ def services(
     processes; an error in it is recorded and raised. Raises UserError for a mistake.
     """
     made = recipe if isinstance(recipe, Recipe) else recipe_of(recipe)
-    if made.sft is not None and (resume or pieces):
-        raise UserError(
-            "resume and pieces are not for a run of fine-tuning, which goes on by `agentgym sft --resume RUN`"
-        )
+    if made.sft is not None and pieces:
+        raise UserError("pieces are for a loop that samples, and not for a run of fine-tuning")
     if resume is not None:
         trusted(Path(resume), {}, trust=trust, pickles=True)
     return _services(made, name, resume, reporter or PlainReporter(sys.stdout), pieces or Pieces())
@@ -77,7 +75,7 @@ def services(
 @asynccontextmanager
 async def _services(
     recipe: Recipe, name: str | None, resume: str | Path | None, reporter: Reporter, pieces: Pieces
-) -> AsyncIterator[Services | SftServices]:
+) -> AsyncIterator[Services | SftRun]:
     registry = PluginRegistry.discover(recipe.plugins.disabled)
     with (
         contextlib.closing(reporter),
@@ -89,15 +87,11 @@ async def _services(
         reporter.phase("loading torch, torchtitan and Monarch")
         try:
             from agentgym.run.services import opened
-            from agentgym.run.sft_services import open_sft
         except ModuleNotFoundError as error:
             raise explain_missing(error) from error
-        if recipe.sft is not None:
-            yield await open_sft(recipe, folder, reporter, registry)
-        else:
-            resumes = before is not None
-            async with opened(recipe, folder, reporter, registry, pieces, resume=resumes) as found:
-                yield found
+        resumes = before is not None
+        async with opened(recipe, folder, reporter, registry, pieces, resume=resumes) as found:
+            yield found
         folder.set_status(RunStatus.DONE)
         folder.event("done")
 

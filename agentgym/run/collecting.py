@@ -7,7 +7,6 @@ from array import array
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agentgym.errors import UserError
@@ -22,6 +21,7 @@ from agentgym.rollout.tasks import drawn
 from agentgym.run.demonstrations import Collection, Found, read_episodes, read_file, write_all
 from agentgym.run.gym import open_renderer
 from agentgym.run.oracle import solve_tasks
+from agentgym.run.settle import Settled
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import pack
@@ -50,13 +50,12 @@ class Lessons:
         )
 
 
-async def collect(
-    recipe: Recipe, folder: RunFolder, model_path: Path, registry: PluginRegistry, reporter: Reporter
-) -> Lessons:
+async def collect(settled: Settled, folder: RunFolder, reporter: Reporter) -> Lessons:
     """All that the recipe names; it is also kept in the folder.
 
     Raises UserError, with a report, where too much of it can't be used.
     """
+    recipe, registry = settled.recipe, settled.registry
     config = recipe.fine_tuning
     collection = Collection(max_skipped_share=config.max_skipped_share)
     for path in config.data:
@@ -71,7 +70,7 @@ async def collect(
         reporter.note(note)
     collection.check()
     reporter.phase(f"writing {len(collection.found)} conversations as tokens")
-    renderer = open_renderer(recipe.model, model_path, registry)
+    renderer = open_renderer(recipe.model, settled.model, registry)
     made = write_all(collection, renderer, recipe.trainer.seq_len)
     collection.check()
     if collection.faults:

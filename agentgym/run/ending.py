@@ -42,15 +42,18 @@ class TrainResult:
     stopped: str = ""
 
 
-async def measure_end(settled: Settled, folder: RunFolder, reporter: Reporter, state: RunState) -> TrainResult:
-    """For a run that has all its steps: what is missing of its last evaluation.
+async def measure_end(
+    settled: Settled, folder: RunFolder, reporter: Reporter, state: RunState, total: int
+) -> TrainResult:
+    """For a run that has all its steps, `total`: what is missing of its last evaluation.
 
     Raises AlreadyDoneError when nothing is missing.
     """
     assert state.position is not None
     step, recipe = state.position.step, settled.recipe
-    if not recipe.eval.at_end or step > recipe.loop.steps or folder.load_comparison().get("steps") == step:
-        text = f"{folder.path} is done: it is at step {step} of {recipe.loop.steps}; raise loop.steps to continue"
+    if not recipe.evaluates or step > total or folder.load_comparison().get("steps") == step:
+        more = "loop.steps" if recipe.sft is None else "sft.epochs or sft.steps"
+        text = f"{folder.path} is done: it is at step {step} of {total}; raise {more} to continue"
         raise AlreadyDoneError(text, _result_of(folder, step))
     reporter.note(f"all {step} steps are done; what is left is the last evaluation")
     last = await evaluate(

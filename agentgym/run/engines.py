@@ -107,8 +107,7 @@ async def _start(
                 stack.push_async_callback(service.close)
                 starting.create_task(service.start())
     version = start.position.step
-    if start.checkpoint is not None:
-        await trainer.resume(start.checkpoint, folder.checkpoint_dir(start.checkpoint) / "trainer", until=version)
+    await _go_on(trainer, folder, start)
     await trainer.push_weights(version)
     await generator.update_weights(version)
     learner = TitanLearner(
@@ -128,6 +127,37 @@ async def _start(
         learner=learner,
         store=store,
     )
+
+
+async def start_trainer(
+    settled: Settled,
+    folder: RunFolder,
+    reporter: Reporter,
+    start: StartPoint,
+    stack: AsyncExitStack,
+    *,
+    activity: Activity,
+    steps: int,
+) -> TrainerKeeper:
+    """Start the trainer alone at the run's start point. stack: closes all that was started. steps: of the whole run."""
+    await stack.enter_async_context(watched(activity, logs=folder.path / "logs"))
+    recipe = settled.recipe
+    runtime = await stack.enter_async_context(runtime_of(recipe, folder.path, settled.model, reporter.note))
+    reporter.phase(f"starting {recipe.trainer.procs} trainer process(es)")
+    setup = trainer_setup(recipe, settled.model, folder.path / "trainer", steps=steps)
+    trainer = TrainerKeeper(setup, journal=Journal(folder.path / JOURNAL), runtime=runtime)
+    trainer.journal.clear()
+    stack.push_async_callback(trainer.close)
+    with activity.doing("start"):
+        await trainer.start()
+        await _go_on(trainer, folder, start)
+    return trainer
+
+
+async def _go_on(trainer: TrainerKeeper, folder: RunFolder, start: StartPoint) -> None:
+    if start.checkpoint is not None:
+        saved = folder.checkpoint_dir(start.checkpoint) / "trainer"
+        await trainer.resume(start.checkpoint, saved, until=start.position.step)
 
 
 @asynccontextmanager
@@ -172,16 +202,18 @@ async def runtime_of(
         yield runtime
 
 
-def trainer_setup(recipe: Recipe, model_path: Path, folder: Path, *, keep_logprobs: bool = False) -> TrainerSetup:
-    """What a trainer is built from. folder: for its own files. keep_logprobs: see TrainerSetup."""
+def trainer_setup(
+    recipe: Recipe, model_path: Path, folder: Path, *, keep_logprobs: bool = False, steps: int | None = None
+) -> TrainerSetup:
+    """What a trainer is built from. folder: for its own files. keep_logprobs: see TrainerSetup. steps: of the run."""
     return TrainerSetup(
         model_path=str(model_path),
         trainer=recipe.trainer,
         optimizer=recipe.optimizer,
         loss=recipe.loss,
-        total_steps=recipe.loop.steps,
+        total_steps=recipe.loop.steps if steps is None else steps,
         folder=str(folder),
-        temperature=recipe.rollout.temperature,
+        temperature=1.0 if recipe.sft else recipe.rollout.temperature,  # nobody sampled what is imitated
         publish_dtype=recipe.generator.dtype,
         chat_template=read_template(recipe.model.chat_template),
         keep_logprobs=keep_logprobs,

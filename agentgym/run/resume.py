@@ -87,7 +87,9 @@ def find_start(
     """Where a run that ended goes on. from_step: at this checkpoint, instead of as far on as possible."""
     recipe = settled.recipe
     state = resumed_state(folder, settled.model, from_step, say, recipe.trainer.lora)
-    if state.position is None or from_step is not None or state.position.step >= recipe.loop.steps:
+    if recipe.sft is not None or state.position is None or from_step is not None:
+        return StartPoint(state=state)
+    if state.position.step >= recipe.loop.steps:
         return StartPoint(state=state)
     return StartPoint(state=state, replayed=journal_position(folder, state.position.step, recipe, say))
 

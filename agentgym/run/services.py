@@ -39,6 +39,7 @@ from agentgym.run.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import Session, open_session
 from agentgym.run.settle import settle
+from agentgym.run.sft_run import SftRun
 from agentgym.runs.checkpoints import drop_undone, prune
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
@@ -297,14 +298,17 @@ class Services:
 @asynccontextmanager
 async def opened(
     recipe: Recipe, folder: RunFolder, reporter: Reporter, registry: PluginRegistry, pieces: Pieces, *, resume: bool
-) -> AsyncIterator[Services]:
-    """Start them all; on any end they are gone when this returns. folder: of the run, open for writing.
+) -> AsyncIterator[Services | SftRun]:
+    """Start them all; on any end they are gone when this returns. A run of fine-tuning starts its trainer itself.
 
-    resume: whether an earlier process worked in it. Raises UserError before anything is started for what the user must
-    fix; InfraError for what broke.
+    folder: of the run, open for writing. resume: whether an earlier process worked in it. Raises UserError before
+    anything is started for what the user must fix; InfraError for what broke.
     """
     settled = settle(recipe, folder.path, reporter.note, registry)
     start = find_start(settled, folder, reporter.note) if resume and folder.has_state else StartPoint()
+    if recipe.sft is not None:
+        yield await SftRun.begin(settled, folder, reporter, start)
+        return
     buffer = BufferCalls.of(recipe.loop, pieces)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(settled, folder, reporter, start))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from agentgym.config import to_mapping
@@ -38,14 +38,12 @@ async def open_session(
 
     Raises UserError before anything is started for what the user must fix; InfraError for what broke.
     """
-    recipe = settled.recipe
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=True)
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
-        opening = Sinks.opened(recipe.logging, to_mapping(recipe), folder.path, settled.registry)
-        sinks = await stack.enter_async_context(opening)
+        sinks = await stack.enter_async_context(open_sinks(settled, folder))
         engines = await start_engines(settled, folder, reporter, gym, start, stack)
         background = Background()
         stack.push_async_callback(background.close)
@@ -60,3 +58,8 @@ async def open_session(
             background=background,
             engines=engines,
         )
+
+
+def open_sinks(settled: Settled, folder: RunFolder) -> AbstractAsyncContextManager[Sinks]:
+    """The recipe's sinks; see `Sinks.opened`."""
+    return Sinks.opened(settled.recipe.logging, to_mapping(settled.recipe), folder.path, settled.registry)

@@ -49,11 +49,13 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
 
     Raises UserError for what the user must fix, with the numbers and what would do.
     """
-    check_sampling(recipe)
     model_path = _model_of(recipe, scratch)
     architecture = read_architecture(model_path)  # raises for what can't be trained
-    engine = settle_engine(recipe.generator, str(model_path), note)
-    settled = settle_deterministic(replace(recipe, generator=engine))
+    settled = recipe
+    if recipe.sft is None:  # else generators play before and after it, and are settled for each evaluation
+        check_sampling(recipe)
+        engine = settle_engine(recipe.generator, str(model_path), note)
+        settled = settle_deterministic(replace(recipe, generator=engine))
     return Settled(
         recipe=settle_places(settled, architecture, note),
         registry=registry or _registry_of(recipe),

@@ -1,4 +1,4 @@
-"""The training job: settle the recipe, open what it needs, run the asynchronous loop, close everything."""
+"""The training job: settle the recipe, open what it needs, run its loop, close everything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from agentgym.hooks import PluginRegistry
-from agentgym.loops import async_rl
+from agentgym.loops import async_rl, sft
 from agentgym.loops.async_rl import TrainingLoop
 from agentgym.recipe import Recipe
 from agentgym.run.async_run import AsyncRun
@@ -15,6 +15,7 @@ from agentgym.run.ending import TrainResult, measure_end
 from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import open_session
 from agentgym.run.settle import settle
+from agentgym.run.sft_run import SftRun
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
@@ -30,7 +31,7 @@ async def train(
     notice: asyncio.Event | None = None,
     change_loop: Callable[[TrainingLoop], None] = lambda loop: None,
 ) -> TrainResult:
-    """Train to the recipe's last step. On any end, everything that was started is gone when this returns.
+    """Train to the last step, by the recipe's loop. On any end, everything that was started is gone when this returns.
 
     from_step: where to resume; the newest whole checkpoint and the steps of the journal after it otherwise. notice:
     once it is set, the run saves between two steps and ends. change_loop: called with the loop before it runs, for
@@ -39,8 +40,10 @@ async def train(
     """
     settled = settle(recipe, folder.path, reporter.note, registry)
     start = find_start(settled, folder, reporter.note, from_step) if resume else StartPoint()
+    if recipe.sft is not None:
+        return await sft.train(await SftRun.begin(settled, folder, reporter, start, notice))
     if start.checkpoint is not None and start.checkpoint >= recipe.loop.steps:
-        return await measure_end(settled, folder, reporter, start.state)
+        return await measure_end(settled, folder, reporter, start.state, recipe.loop.steps)
     lock, begun = asyncio.Lock(), list[AsyncRun]()
 
     async def work() -> TrainResult:

@@ -1,38 +1,27 @@
-"""Supervised fine-tuning as a loop over services.
+"""Supervised fine-tuning: the loop of `agentgym sft`, as a program.
 
     python -m apps.sft.main --config apps/sft/warm_start.yaml sft.steps=20 --trainer.procs 2
+    python -m apps.sft.main --resume runs/warm sft.steps=40
 
-It trains as `agentgym sft` does, and `agentgym sft --resume` goes on with its runs. Copy this file,
-and change it.
+To change it copy agentgym/loops/sft.py beside this file, and call its `train` here.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import agentgym
+from agentgym.loops.sft import train
 from agentgym.recipe import Recipe
 
 
-async def sft(recipe: Recipe) -> None:
+async def sft(recipe: Recipe, resume: Path | None = None) -> None:
     """Supervised fine-tuning: imitate demonstrations, and play before and after. The same as `agentgym sft`."""
-    async with agentgym.services(recipe) as services:
-        dataset, config = services.dataset, recipe.fine_tuning
-        before = await services.evaluate(0) if recipe.evaluates else None
-        async with services.training() as trainer:  # its processes; evaluations have the machine to themselves
-            for step in range(1, dataset.num_steps + 1):
-                samples = await dataset.sample(step)
-                metrics = await trainer.train_step(samples)
-                last = step == dataset.num_steps
-                due = last or (config.checkpoint_every and step % config.checkpoint_every == 0)
-                if due and dataset.lessons.held_out:
-                    metrics["sft/held_out_loss"] = await services.held_out_loss()
-                services.record(step, metrics)
-                if due:
-                    await services.save(step, wait=last or not config.checkpoint_in_background)
-        if before is not None:
-            after = await services.evaluate(dataset.num_steps)
-            print(f"held-out success {before.shown} -> {after.shown}")
+    async with agentgym.services(recipe, resume=resume) as run:
+        result = await train(run)
+        if result.first is not None and result.last is not None:
+            print(f"held-out success {result.first.shown} -> {result.last.shown}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from agentgym.errors import UserError
 from agentgym.models.tiny import policy_path
 from agentgym.rl.sft_config import SftConfig
 from agentgym.run.evaluate import evaluate
-from agentgym.run.sft import sft
 from agentgym.run.train import train
 
 pytestmark = pytest.mark.slow
@@ -38,11 +37,11 @@ def test_it_is_evaluated_by_the_slow_engine_which_says_so(lab, recipe):
     assert len(turns) == 2 and all(0 < len(turn.completion_ids) <= 8 for turn in turns)
 
 
-@pytest.mark.parametrize("job", [train, sft], ids=["train", "sft"])
-def test_training_it_is_refused_before_anything_starts(lab, recipe, job):
+@pytest.mark.parametrize("sft", [None, SftConfig(data=("unread.jsonl",))], ids=["train", "sft"])
+def test_training_it_is_refused_before_anything_starts(lab, recipe, sft):
     folder = lab.new_run(recipe)
-    given = recipe if job is train else replace(recipe, sft=SftConfig(data=("unread.jsonl",)))
+    given = replace(recipe, sft=sft)
     with pytest.raises(UserError, match=r"model_type is 'gpt2'.*can't be trained.*generator\.engine=transformers"):
-        asyncio.run(job(given, folder, lab.reporter()))
+        asyncio.run(train(given, folder, lab.reporter()))
     folder.close()
     assert not list((folder.path / "logs").glob("*"))

@@ -14,6 +14,7 @@ import pytest
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.sft import batch
 from agentgym.models.tiny import policy_path
 from agentgym.rl.demonstrations import Demonstration, Written, written
 from agentgym.rl.samples import episode_sample
@@ -23,7 +24,6 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.run.collecting import split
 from agentgym.run.demonstrations import Collection, Found, read_episodes, read_file, read_row, write_all
 from agentgym.run.oracle import solve_tasks
-from agentgym.run.sft_services import batch
 from agentgym.runs.files import write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.text.chat import ChatRenderer

@@ -14,7 +14,6 @@ from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import EXTENDS, read_recipe_files
-from agentgym.run.sft import sft
 from agentgym.run.train import train
 from agentgym.yaml import read_yaml
 
@@ -125,5 +124,5 @@ def test_a_recipe_of_fine_tuning_trains_two_steps(lab, tmp_path: Path, name: str
         more += ["model.random_weights=false", "eval.tasks=2"]
     recipe, _ = finish_recipe(apply_overrides(mapping, more), where=where)
     with closing(lab.new_run(recipe)) as folder:
-        asyncio.run(sft(recipe, folder, lab.reporter()))
+        asyncio.run(train(recipe, folder, lab.reporter()))
         assert [row.step for row in folder.read_metrics()] == [1, 2]

@@ -12,14 +12,16 @@ import pytest
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.loops.pieces import Pieces
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.collecting import FILE, collect, load_lessons
 from agentgym.run.demonstrations import Collection, read_file
 from agentgym.run.layers import finish_recipe
-from agentgym.run.sft import sft
-from agentgym.run.sft_services import open_sft
+from agentgym.run.services import opened
+from agentgym.run.settle import Settled
+from agentgym.run.train import train
 from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
@@ -79,7 +81,7 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
 ):
     settings, reporter = recipe(data=[talks], env=ENV), make_lab.reporter()
     folder = new_run(tmp_path, settings)
-    result = asyncio.run(sft(settings, folder, reporter))
+    result = asyncio.run(train(settings, folder, reporter))
     folder.close()
     rows = folder.read_metrics()
     losses = [row.metrics["sft/loss"] for row in rows]
@@ -100,32 +102,33 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
     settings = replace(settings, sft=replace(settings.sft, checkpoint_in_background=False, checkpoint_every=1))
     shutil.copytree(folder.path, tmp_path / "again")
     again = RunFolder.open(tmp_path / "again", for_writing=True)
-    asyncio.run(sft(settings, again, make_lab.reporter(), resume=True, from_step=3))
+    asyncio.run(train(settings, again, make_lab.reporter(), resume=True, from_step=3))
     again.close()
     repeated = [row.metrics["sft/loss"] for row in again.read_metrics()]
     assert repeated == losses and again.checkpoint_steps() == [0, 3, 4, 5, 6] and begun == [3]
     with pytest.raises(UserError, match=r"is done: it is at step 6 of 6"):
-        asyncio.run(sft(settings, again, make_lab.reporter(), resume=True))
+        asyncio.run(train(settings, again, make_lab.reporter(), resume=True))
 
 
 @pytest.mark.hostile
 async def test_a_loop_that_does_not_wait_for_its_checkpoint_has_it_when_its_training_ends(make_lab, tmp_path, talks):
     settings, registry = recipe(data=[talks]), PluginRegistry.discover()
     with RunFolder.create(tmp_path, "run") as folder:
-        services = await open_sft(settings, folder, make_lab.reporter(), registry)
-        async with services.training() as trainer:
-            await trainer.train_step(await services.dataset.sample(1))
-            saved = await services.save(1, wait=False)
-            assert services.state.position.step == 0
-        assert services.state.position.step == 1 and folder.checkpoint_steps() == [0, 1]
-        check(str(saved / "trainer"), str(services.model_path), step=1)
+        opening = opened(settings, folder, make_lab.reporter(), registry, Pieces(), resume=False)
+        async with opening as run, run.training() as trainer:
+            await trainer.train_step(await run.dataset.sample(1))
+            saved = await run.save(1, wait=False)
+            assert run.state.position.step == 0
+        assert run.state.position.step == 1 and folder.checkpoint_steps() == [0, 1]
+        check(str(saved / "trainer"), str(run.settled.model), step=1)
 
 
 def test_an_oracles_conversations_are_kept_with_the_tools_that_it_was_shown(make_lab, tmp_path):
     settings, reporter = recipe(oracle_tasks=10, env="tool_use"), make_lab.reporter()
     settings = replace(settings, trainer=replace(settings.trainer, seq_len=4096))
     folder = new_run(tmp_path, settings)
-    lessons = asyncio.run(collect(settings, folder, policy_path(), PluginRegistry.discover(), reporter))
+    settled = Settled(recipe=settings, registry=PluginRegistry.discover(), model_path=policy_path())
+    lessons = asyncio.run(collect(settled, folder, reporter))
     folder.close()
     assert "tool_use: the oracle succeeds in 10 of 10 tasks; the full reward is 1" in reporter.notes
     assert (len(lessons.trained), len(lessons.held_out)) == (9, 1)
@@ -143,9 +146,9 @@ def test_too_many_faults_end_the_run_before_anything_is_trained(make_lab, tmp_pa
     settings = recipe(data=[talks], max_skipped_share=0.0)
     folder = new_run(tmp_path, settings)
     with pytest.raises(UserError, match="1 of 41 conversations can't be used"):
-        asyncio.run(sft(settings, folder, make_lab.reporter()))
+        asyncio.run(train(settings, folder, make_lab.reporter()))
     folder.close()
     assert not folder.has_state
     long = replace(settings, trainer=replace(settings.trainer, seq_len=8), sft=replace(settings.sft, data=(talks,)))
     with pytest.raises(UserError, match=r"trainer\.seq_len is 8"):
-        asyncio.run(sft(replace(long, sft=replace(long.sft, max_skipped_share=0.5)), folder, make_lab.reporter()))
+        asyncio.run(train(replace(long, sft=replace(long.sft, max_skipped_share=0.5)), folder, make_lab.reporter()))
