@@ -146,7 +146,7 @@ class Recipe:
     """
 
     sft: SftConfig | None = None
-    """What `agentgym sft` imitates, and for how long; not for `agentgym train`."""
+    """What the command `sft` imitates, and for how long; `train` takes none."""
     model: ModelConfig = ModelConfig()
     """The policy: which model, chat template and tool format."""
     policy: PolicyConfig = PolicyConfig()
