@@ -45,18 +45,10 @@ JOURNAL_BYTES = 2**21  # the steps since the last checkpoint
 MONARCH_KIB_S = 0.7  # remain of its messages with every second, whatever a step does (docs/adr/0030)
 TENSORS = 0.2  # more live ones with each step are a leak
 TOSS = {
-    "loop.groups_per_step": 2,
-    "loop.group_size": 4,
-    "loop.checkpoint_every": 20,
-    "loop.check_sync_every": 10,
-    "loop.eval_every": 50,
-    "loop.eval_tasks": 4,
-    "eval.tasks": 4,
-    "rollout.max_turn_tokens": 8,
-    "rollout.cut_turns": "score",
-    "generator.replicas": 1,
-    "sandbox.name": "monty",
-}
+    "loop.groups_per_step": 2, "loop.group_size": 4, "loop.checkpoint_every": 20, "loop.check_sync_every": 10,
+    "loop.eval_every": 50, "loop.eval_tasks": 4, "eval.tasks": 4, "rollout.max_turn_tokens": 8,
+    "rollout.cut_turns": "score", "generator.replicas": 1, "sandbox.name": "monty",
+}  # fmt: skip
 JOBS = {  # the environment, its settings, and the growth in KiB a step that is allowed
     "toss": (f"{Path(__file__)}:Toss", TOSS, 1.0),
     "train": ("code_exec", {"optimizer.lr": 1e-9}, 8.0),  # else it has learned all after 150 steps, and ends

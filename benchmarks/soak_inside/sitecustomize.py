@@ -46,10 +46,9 @@ def watch(folder: Path, every_s: float) -> None:
 
 
 def keep_few_words() -> None:
-    module = sys.modules.get("agentgym.text.tokenizer")
-    for one in gc.get_objects() if module is not None else ():
-        if type(one) is module.HuggingFaceTokenizer:
-            one._inner.backend_tokenizer.model._resize_cache(CACHED)
+    kind = getattr(sys.modules.get("agentgym.text.tokenizer"), "HuggingFaceTokenizer", None)
+    for one in (one for one in gc.get_objects() if type(one) is kind):
+        one._inner.backend_tokenizer.model._resize_cache(CACHED)
 
 
 def live_tensors() -> int:
