@@ -21,6 +21,7 @@ SMALL = {
     "eval": {"tasks": 3, "samples_per_task": 1},
     "generator": {"replicas": 1},
     "logging": {"sinks": []},
+    "launcher": {"name": "in_process:InProcess"},
 }
 EXPORTS = """
     Agent AgentContext AgentFailed AssertCase CallCase Environment Episode EpisodeContext FileRefused GradeRequest
@@ -33,7 +34,7 @@ EXPORTS = """
 def python(code: str, folder: Path, *, timeout: int = 240) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FILE.parents[1])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
