@@ -82,7 +82,7 @@ class SandboxConfig:
     """The sandbox in which tasks run code."""
 
     name: str = "auto"
-    """By name; `auto` takes the first by rank that is available, an interpreter only where every task allows it."""
+    """The sandbox; `auto` takes the first by rank that is available, an interpreter only where all tasks allow it."""
     options: dict[str, Json] = field(default_factory=dict)
     """Options of the sandbox; `agentgym settings sandbox.NAME` lists them."""
 

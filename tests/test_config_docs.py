@@ -6,14 +6,14 @@ import ast
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
 
 from agentgym.components import SEAMS, field_types, find
-from agentgym.config import section_of, texts_of
+from agentgym.config import describe, section_of, texts_of
 from agentgym.config_docs import field_docs, options_of
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
@@ -38,11 +38,13 @@ class WideWheel(Wheel):
     size: float = 2.0
     width: float = 0.1
     """Metres from side to side."""
+    turns: int = field(default=0, init=False)
 
 
 def test_a_field_has_the_docstring_below_it_or_that_of_its_base() -> None:
     assert field_docs(Wheel) == {"size": "Metres across; a longer text goes on in the next line."}
     assert field_docs(WideWheel) == {**field_docs(Wheel), "width": "Metres from side to side."}
+    assert [one.key for one in describe(WideWheel)] == ["size", "spokes", "width"]  # what can be set
 
 
 class Annotations:

@@ -72,7 +72,7 @@ def _inside(key: str, registry: PluginRegistry) -> Group | None:
     text, kind = of_section[0] if of_section else ("", None)
     more = {}
     if kind is not None:
-        more = {f"{key}.{n}": first_line(registry.component(kind, n)) for n in component_names(kind, registry)}
+        more = {f"{key}.{n}": summary(registry.component(kind, n)) for n in component_names(kind, registry)}
     if key in ("env", "sandbox"):
         more = {f"{key}.{name}": "" for name in registry.names("environments" if key == "env" else "sandboxes")}
     return Group(key=key, text="" if settings[0].key == key else text, settings=settings, more=more)
@@ -107,12 +107,12 @@ def component_names(kind: ComponentKind, registry: PluginRegistry) -> list[str]:
 
 def component(path: str, kind: ComponentKind, name: str, registry: PluginRegistry) -> Group:
     cls = registry.component(kind, name)
-    return Group(key=f"{path}.{name}", text=first_line(cls), settings=[*describe(cls, f"{path}.")])
+    return Group(key=f"{path}.{name}", text=summary(cls), settings=[*describe(cls, f"{path}.")])
 
 
 def environment(name: str, registry: PluginRegistry) -> Group:
     factory = registry.environment(name)
-    return Group(key=f"env.{name}", text=first_line(factory), settings=_below("env.options", options_of(factory)))
+    return Group(key=f"env.{name}", text=summary(factory), settings=_below("env.options", options_of(factory)))
 
 
 def sandbox(name: str, registry: PluginRegistry) -> Group:
@@ -125,8 +125,10 @@ def _below(section: str, options: Iterable[Setting]) -> list[Setting]:
     return [dataclasses.replace(one, key=f"{section}.{one.key}") for one in options]
 
 
-def first_line(thing: object) -> str:
-    return (getattr(thing, "__doc__", None) or "").strip().partition("\n")[0]
+def summary(thing: object) -> str:
+    """The first paragraph of its docstring, in one line; nothing for the signature that a dataclass has instead."""
+    text = " ".join((getattr(thing, "__doc__", None) or "").strip().partition("\n\n")[0].split())
+    return "" if text.startswith(f"{getattr(thing, '__name__', '')}(") else text.rstrip(":")
 
 
 def setting_lines(settings: Iterable[Setting], shell: Shell) -> list[str]:

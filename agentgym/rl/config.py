@@ -16,12 +16,12 @@ class LoopConfig:
     group_size: int = 8
     """Episodes of a group; an advantage compares them, so give at least 2."""
     max_staleness: int = 1
-    """Weight versions that a sampled token may be behind the trainer's; 0 is synchronous RL, more keeps generators and
-    trainer busy at the same time."""
+    """Versions that the weights of a sampled token may be older than those that it trains; 0 is synchronous RL, more
+    keeps generators and trainer busy at the same time."""
     max_refills: int = 8
     """Groups without signal that one step may skip, as a multiple of groups_per_step, before it trains on fewer."""
     checkpoint_every: int = 20
-    """Steps between checkpoints; 0 saves the last one only."""
+    """Steps between checkpoints; 0 saves the first and the last alone."""
     checkpoint_in_background: bool = True
     """Copy checkpoints to the host's memory and write them beside the next steps; the last is waited for."""
     keep_checkpoints: int = 0

@@ -24,8 +24,8 @@ class RolloutConfig:
     none of the episode's turns (overlong filtering of DAPO, arXiv:2503.14476, sec. 3.4)."""
     episode_time_s: float = 120.0
     """Seconds of an episode, without waits for a sandbox's session or in the engine's queue. Then it counts like a cut
-    turn where the policy's tokens took at least half of the time, and is left out where the environment took more; a
-    wait for a sandbox has failed."""
+    turn where the policy's tokens took at least half of the time, and is left out where the environment took more, or
+    where it was waiting for a sandbox."""
     generate_timeout_s: float = 60.0
     """Seconds of one completion from its first token on; then the turn is cut."""
     queue_timeout_s: float = 600.0

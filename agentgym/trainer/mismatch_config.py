@@ -13,16 +13,17 @@ PARTS: tuple[Part, Part] = ("engine", "staleness")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchLimits:
-    """Each limit is a KL divergence in nats a token, the mean of a step."""
+    """KL divergences in nats a token, means of a step, above which something is done; null is never."""
 
     warn: float | None = None
-    """Above it the run warns once, with the likely cause; null is never."""
+    """The KL divergence (nats a token, mean of a step) above which the run warns once, with the likely cause."""
     correct: float | None = None
-    """Above it tokens have truncated importance weights from the next step on; null is never."""
+    """The KL divergence above which tokens have truncated importance weights from the next step on; null is never."""
     mask: float | None = None
-    """Above it tokens that are off by more than `bound` count nothing from the next step on; null is never."""
+    """The KL divergence above which tokens off by more than `bound` are left out from the next step on; null is never.
+    """
     stop: float | None = None
-    """Above it the run ends before the update; null is never."""
+    """The KL divergence above which the run ends before the update; null is never."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

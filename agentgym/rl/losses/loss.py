@@ -60,8 +60,8 @@ class Loss(ABC):
     metrics: ClassVar[Mapping[str, Reduction]] = {}
 
     aggregation: Aggregation = "token_mean"
-    """How tokens are weighted: `token_mean` alike over the batch (DAPO), `sequence_mean` alike within a sequence and
-    sequences alike (GRPO), `fixed_horizon` by 1 / (sequences * horizon), for any length (Dr. GRPO)."""
+    """How tokens are weighted: `token_mean` equally over the batch (DAPO), `sequence_mean` equally within a sequence
+    and sequences equally (GRPO), `fixed_horizon` by 1 / (sequences * horizon), whatever the length (Dr. GRPO)."""
     horizon: int = 256
     """The divisor of `fixed_horizon`, in tokens; the usual choice is rollout.max_turn_tokens."""
 

@@ -16,6 +16,8 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True, kw_only=True)
 class MiniSwe(InProcess):
+    """mini-swe-agent; its commands run where the episode's do."""
+
     extra: ClassVar[str] = "mini_swe"
 
     templates: str = "mini_textbased"

@@ -12,6 +12,8 @@ from agentgym_plugins.agents.function import InProcess
 
 @dataclass(frozen=True, kw_only=True)
 class OpenaiAgents(InProcess):
+    """An agent of the OpenAI Agents SDK; the environment's tools are its function tools."""
+
     extra: ClassVar[str] = "openai_agents"
 
     api: Literal["chat", "responses"] = "chat"

@@ -12,6 +12,8 @@ from agentgym_plugins.agents.function import InProcess
 
 @dataclass(frozen=True, kw_only=True)
 class Smolagents(InProcess):
+    """The tool-calling agent of smolagents; the environment's tools are its tools."""
+
     extra: ClassVar[str] = "smolagents"
 
     max_steps: int = 16
