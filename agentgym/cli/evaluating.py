@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import Finished, finish, read_recipe
-from agentgym.cli.recording import recorded
-from agentgym.cli.training import Drive, default_name
+from agentgym.cli.recording import Drive, default_name, recorded
 from agentgym.cli.trust import trusted
 from agentgym.commands.shell import Shell
 from agentgym.config import to_mapping

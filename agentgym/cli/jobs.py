@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,10 +47,8 @@ class Jobs:
     ) -> TrainResult:
         """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
-        try:
+        with explained():
             from agentgym.run.train import train
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         return await train(
             recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice
         )
@@ -76,10 +74,8 @@ class Jobs:
 
             return await evaluate_served(recipe, folder, reporter, resume=resume, registry=registry)
         reporter.phase("loading torch and Monarch")
-        try:
+        with explained():
             from agentgym.run.evaluate import evaluate
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         return await evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
 
     async def replay(
@@ -114,19 +110,15 @@ class Jobs:
         ready: Callable[[Served], None],
     ) -> None:
         reporter.phase("loading torch and Monarch")
-        try:
+        with explained():
             from agentgym.run.serving import serve
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         await serve(recipe, reporter, bind=bind, model=model, key=key, registry=registry, ready=ready)
 
     @asynccontextmanager
     async def handler(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[CallHandler]:
         """Of the recipe's policy, for whoever plays with it by hand."""
-        try:
+        with explained():
             from agentgym.run.chatting import opened_handler
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         async with opened_handler(recipe, registry, reporter) as handler:
             yield handler
 
@@ -143,10 +135,8 @@ class Jobs:
         scratch: an empty folder. lengths: of the episodes that are planned; None takes the recipe's own.
         """
         reporter.phase("loading torch, torchtitan and Monarch")
-        try:
+        with explained():
             from agentgym.run.measuring import measure_rates
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         return await measure_rates(recipe, scratch, reporter, registry, lengths)
 
 
@@ -169,12 +159,16 @@ def choose_reporter(shell: Shell, title: str, *, as_json: bool, plain: bool) -> 
     return LiveReporter(title, shell.out)
 
 
-def explain_missing(error: ModuleNotFoundError) -> Exception:
-    """A UserError when an optional dependency is missing; the error itself when the mistake is ours."""
-    module = (error.name or "").partition(".")[0]
-    if module not in NEEDED:
-        return error
-    return UserError(
-        f"this needs {module}, which is not installed: {pip_install('train')}. "
-        "`agentgym doctor` shows what else is missing"
-    )
+@contextmanager
+def explained() -> Iterator[None]:
+    """Around imports: a missing optional dependency is a UserError that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in NEEDED:
+            raise  # the mistake is ours
+        raise UserError(
+            f"this needs {module}, which is not installed: {pip_install('train')}. "
+            "`agentgym doctor` shows what else is missing"
+        ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym.cli.failures import explain, show
-from agentgym.cli.jobs import Jobs, JobShell, explain_missing
+from agentgym.cli.jobs import Jobs, JobShell, explained
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import (
     add_machine_arguments,
@@ -22,11 +22,9 @@ from agentgym.cli.recipes import (
     places,
     plan,
     read_recipe,
-    recipe_help,
 )
-from agentgym.cli.recording import recorded
+from agentgym.cli.recording import default_name, recorded
 from agentgym.cli.script import recipe_of
-from agentgym.cli.training import default_name
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.output import finish as finish_output
 from agentgym.commands.output import guarded
@@ -85,10 +83,8 @@ async def _services(
         for line in [*plan(recipe, custom=True), f"folder       {folder.path}"]:
             reporter.note(line)
         reporter.phase("loading torch, torchtitan and Monarch")
-        try:
+        with explained():
             from agentgym.run.services import opened
-        except ModuleNotFoundError as error:
-            raise explain_missing(error) from error
         resumes = before is not None
         async with opened(recipe, folder, reporter, registry, pieces, resume=resumes) as found:
             yield found
@@ -126,12 +122,7 @@ def run_loop(
     shell = JobShell(out=guarded(sys.stdout), err=guarded(sys.stderr), jobs=Jobs, plugins=PluginRegistry.discover)
     try:
         with contextlib.redirect_stdout(shell.out), stoppable(shell.warn), warnings_to(shell.warn):
-            arguments = _arguments(loop, given, "sft.steps=20" if command == "sft" else "loop.steps=20")
-            if command == "sft" and arguments.reward:
-                raise UserError("--reward is for what is played while it trains; set the section rewards of the recipe")
-            if arguments.help_recipe:
-                shell.say(recipe_help(command))
-                return 0
+            arguments = _arguments(loop, given, command)
             resumes: dict[str, Path | None] = {}
             base, where = read_recipe(arguments.recipe)
             if RESUME in arguments:
@@ -157,14 +148,14 @@ def run_loop(
         finish_output(shell.out, shell.err)
 
 
-def _arguments(loop: Callable[..., object], words: list[str], field: str) -> argparse.Namespace:
-    """field: of the recipe, for the example."""
+def _arguments(loop: Callable[..., object], words: list[str], command: Command) -> argparse.Namespace:
     spec = getattr(sys.modules.get(loop.__module__), "__spec__", None)
     name = f"python -m {spec.name}" if spec is not None else f"python {sys.argv[0]}"
     text = (loop.__doc__ or "").strip()
-    examples = f"{name} --config recipe.yaml {field} --trainer.procs 2"
+    steps = "sft.steps=20" if command == "sft" else "loop.steps=20"
+    examples = f"{name} --config recipe.yaml {steps} --trainer.procs 2"
     parser = Parser(prog=name, description=text, examples=examples)
-    add_recipe_arguments(parser)
+    add_recipe_arguments(parser, command, plays=command == "train")
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and where")
     if RESUME in inspect.signature(loop).parameters:
         parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, by its own config")

@@ -85,11 +85,6 @@ def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> 
         overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
         arguments = parser.parse_strictly(others)
         arguments.overrides, arguments.words = overrides, rest
-        if getattr(arguments, "help_recipe", False):
-            from agentgym.cli.recipes import recipe_help
-
-            shell.say(recipe_help("sft" if name == "sft" else "train"))
-            return 0
         return command.run(arguments, shell)
 
 

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from agentgym.actors.hosts import HostsConfig
@@ -37,21 +38,27 @@ Finished: TypeAlias = tuple[Recipe, dict[str, str], PluginRegistry]
 """A recipe, where its fields come from, and the plugins that it leaves on."""
 
 
-def add_recipe_arguments(parser: Parser) -> None:
-    """The options that train and eval share."""
+class RecipeHelp(argparse.Action):
+    """`--help-recipe`: prints the fields of the recipe that the command `const` takes, and ends as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        print(recipe_help(self.const))
+        parser.exit()
+
+
+def add_recipe_arguments(parser: Parser, command: Command = "train", *, plays: bool = True) -> None:
+    """The options of commands that take a recipe. plays: whether agent and rewards can be given."""
     parser.add_argument("--recipe", "--config", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
     parser.add_argument(
         "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
     )
-    parser.add_argument(
-        "--agent", metavar="NAME", help="the program that plays, by name or as package.module:Name (default: chat)"
-    )
-    parser.add_argument(
-        "--reward",
-        action="append",
-        metavar="NAME[=WEIGHT]",
-        help="a reward instead of the environment's own, by name or as my.py:short; may be given several times",
-    )
+    if plays:
+        parser.add_argument(
+            "--agent", metavar="NAME", help="the program that plays, by name or as package.module:Name (default: chat)"
+        )
+        add_reward_argument(parser, "a reward instead of the environment's own")
+    else:
+        parser.set_defaults(agent=None, reward=None)  # these are given in a file: the sections agent and rewards
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -59,8 +66,17 @@ def add_recipe_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
-    parser.add_argument("--help-recipe", action="store_true", help=HELP_RECIPE)
-    parser.sections = sections
+    parser.add_argument("--help-recipe", action=RecipeHelp, nargs=0, const=command, help=HELP_RECIPE)
+    parser.sections = partial(sections, command)
+
+
+def add_reward_argument(parser: Parser, what: str) -> None:
+    parser.add_argument(
+        "--reward",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help=f"{what}, by name or as my.py:short; may be given several times",
+    )
 
 
 def sections(command: Command = "train") -> dict[str, list[str]]:

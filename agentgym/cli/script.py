@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from agentgym.cli.evaluating import base_recipe, find_policy, new_name, run_evaluation
 from agentgym.cli.jobs import Jobs
 from agentgym.cli.recipes import Finished, finish_checked, read_recipe
-from agentgym.cli.training import default_name, run_training
+from agentgym.cli.recording import default_name, run_training
 from agentgym.commands.stopping import run_until_stopped, stoppable
 from agentgym.env import Environment
 from agentgym.errors import UserError
@@ -52,11 +52,7 @@ def train(
     standard output. Beside a running event loop, as in a notebook, the work is done in a thread; the call
     returns when it has ended. Raises UserError for a mistake in what was given.
     """
-    base, where = read_recipe(recipe)
-    settings, sources, registry = _settings(base, where, {"env": env, **sections}, rewards)
-    with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
-        shown = reporter or PlainReporter(sys.stdout)
-        return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)
+    return _trained(recipe, {"env": env, **sections}, rewards, name, reporter)
 
 
 def sft(
@@ -71,8 +67,19 @@ def sft(
 
     The arguments are those of `train`; without `env` nothing is played, unless the recipe names one.
     """
+    return _trained(recipe, {"env": env, **sections}, (), name, reporter, command="sft")
+
+
+def _trained(
+    recipe: str | None,
+    sections: Mapping[str, object],
+    rewards: Rewards,
+    name: str | None,
+    reporter: Reporter | None,
+    command: Command = "train",
+) -> TrainResult:
     base, where = read_recipe(recipe)
-    settings, sources, registry = _settings(base, where, {"env": env, **sections}, (), "sft")
+    settings, sources, registry = _settings(base, where, sections, rewards, command)
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)
         return run_training(settings, sources, folder, registry, shown, Jobs(), run_anywhere)

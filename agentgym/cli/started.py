@@ -23,9 +23,9 @@ from agentgym.cli.recipes import (
     read_recipe,
     source_lines,
 )
+from agentgym.cli.recording import default_name, run_training
 from agentgym.cli.restarts import add_ending_arguments, check_ending_arguments, free_path, restarts
 from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
-from agentgym.cli.training import default_name, run_training
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 def add_run_arguments(parser: Parser, command: Command) -> None:
     """The options that train and sft share: which run, how it ends, and where it is planned."""
     seeds = "loop.seed" if command == "train" else "sft.seed"
+    parser.add_argument(
+        "recipe_files", nargs="*", metavar="RECIPE", help="as --recipe FILE; of several, the later changes the earlier"
+    )
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
     parser.add_argument("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step")
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made (default: runs)")

@@ -121,11 +121,11 @@ def test_a_plan_contacts_nobody_and_a_check_asks_once(measure, served: FaultySer
         (("eval", "builtin:tiny", "--base-url", "http://127.0.0.1:1"), "begins with openai:"),
         (("train", "--model.path", "openai:x"), "but its weights are not here"),
         (("serve", "openai:x"), "but its weights are not here"),
-        (("serve",), "needs a CHECKPOINT"),
+        (("serve",), "arguments are required: CHECKPOINT"),
         (("serve", "builtin:tiny", "--host", "0.0.0.0"), "give a key of your own with --key-file"),
         (("serve", "builtin:tiny", "--port", "99999"), "give 0 to 65535"),
         (("serve", "builtin:tiny", "--key-file", "short"), "holds no key"),
-        (("chat",), "needs a CHECKPOINT"),
+        (("chat",), "arguments are required: CHECKPOINT"),
         (("chat", "builtin:tiny", "--json"), "for a script"),
     ],
 )

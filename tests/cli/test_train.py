@@ -134,9 +134,9 @@ def test_an_evaluation_on_a_full_disk_gives_the_advice_too(cli) -> None:
     assert status.status is RunStatus.FAILED and "make room" in status.reason
 
 
-def test_help_recipe_lists_every_field(cli) -> None:
-    end = cli("train", "--help-recipe")
-    assert end.code == 0 and "trainer.procs" in end.out and "one of auto, native, vllm" in end.out
+def test_help_recipe_lists_every_field(cli, capsys) -> None:
+    end, printed = cli("train", "--help-recipe"), capsys.readouterr().out
+    assert end.code == 0 and "trainer.procs" in printed and "one of auto, native, vllm" in printed
 
 
 def test_json_lines_can_all_be_read_and_end_with_the_result(cli) -> None:

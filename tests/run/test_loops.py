@@ -119,7 +119,7 @@ def test_a_loop_of_fine_tuning_explains_mistakes(capsys, tmp_path: Path) -> None
     assert run_loop(main, ["sft.stepz=3", "sft.oracle_tasks=3"], command="sft") == 2
     assert "Did you mean 'sft.steps'" in capsys.readouterr().err
     assert run_loop(main, ["sft.oracle_tasks=3", "--reward=a"], command="sft") == 2
-    assert "section rewards of the recipe" in capsys.readouterr().err
+    assert "Did you mean '--rewards" in capsys.readouterr().err
     with pytest.raises(UserError, match="pieces are for a loop that samples"):
         agentgym.services({"sft": {"data": ["a"]}}, pieces=Pieces())
 

@@ -38,7 +38,7 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("model", nargs="?", metavar="CHECKPOINT", help="a checkpoint, run, model folder or hub name")
+    parser.add_argument("model", metavar="CHECKPOINT", help="a checkpoint, run, model folder or hub name")
     add_recipe_arguments(parser)
     parser.add_argument("--task", type=int, default=0, metavar="N", help="the first task to play, from 0 on")
     parser.add_argument(
@@ -51,8 +51,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.model is None:
-        raise UserError("agentgym chat needs a CHECKPOINT. `agentgym chat --help` shows examples.")
     if arguments.json:
         raise UserError("agentgym chat is for a person; for a script: agentgym serve, or agentgym eval --json")
     policy = find_policy(arguments.model)

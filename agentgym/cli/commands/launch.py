@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import finish, read_recipe
-from agentgym.cli.training import default_name
+from agentgym.cli.recording import default_name
 from agentgym.commands.parser import Parser
 from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError

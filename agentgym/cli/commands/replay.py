@@ -6,8 +6,8 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING
 
-from agentgym.cli.jobs import JobShell, explain_missing
-from agentgym.cli.recipes import given_weights
+from agentgym.cli.jobs import JobShell, explained
+from agentgym.cli.recipes import add_reward_argument, given_weights
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -49,12 +49,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--from-step", type=int, metavar="K", help="begin with this checkpoint (default: the nearest one before)"
     )
-    parser.add_argument(
-        "--reward",
-        action="append",
-        metavar="NAME[=WEIGHT]",
-        help="what other rewards would have made of it, by name or as my.py:short; may be given several times",
-    )
+    add_reward_argument(parser, "what other rewards would have made of it")
     parser.add_argument(
         "--bound",
         type=float,
@@ -66,10 +61,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    try:
+    with explained():
         from agentgym.run.replay import plan_replay
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) from error
     if arguments.bound is not None and arguments.bound < 0:
         raise UserError(f"--bound is {arguments.bound}; give 0 or more")
     plan = plan_replay(RunFolder.open(arguments.run), arguments.step, arguments.from_step)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import given_weights
+from agentgym.cli.recipes import add_reward_argument, given_weights
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -39,12 +39,7 @@ CHANGED_HEADER = ("step", "episode", "task", "before", "after", "change")
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of an evaluation")
-    parser.add_argument(
-        "--reward",
-        action="append",
-        metavar="NAME[=WEIGHT]",
-        help="a reward, by name or as my.py:short; may be given several times (default: the recipe's)",
-    )
+    add_reward_argument(parser, "a reward")
     parser.add_argument("--step", metavar="N", help="of which step, or `all` (default: the last one saved)")
     parser.add_argument("--evals", action="store_true", help="the episodes of its evaluations")
     parser.add_argument("--episodes", type=int, metavar="N", help="at most so many (default: all)")

@@ -44,7 +44,7 @@ LEAST_KEY = 16  # characters of a key that was given
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("model", nargs="?", metavar="CHECKPOINT", help="a checkpoint, run, model folder or hub name")
+    parser.add_argument("model", metavar="CHECKPOINT", help="a checkpoint, run, model folder or hub name")
     parser.add_argument("--name", default="policy", help="of the model, as clients call it (default: policy)")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default {PORT}; 0 is any that is free")
@@ -58,8 +58,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    if arguments.model is None:
-        raise UserError("agentgym serve needs a CHECKPOINT. `agentgym serve --help` shows examples.")
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"this needs {package}, which is not installed: {pip_install('serve')}")

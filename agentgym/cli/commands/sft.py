@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import HELP_RECIPE, sections
+from agentgym.cli.recipes import add_recipe_arguments
 from agentgym.cli.started import add_run_arguments, start
 from agentgym.commands.parser import Parser
 
@@ -42,10 +41,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "recipe_files", nargs="*", metavar="RECIPE", help="a recipe in YAML; of several, the later changes the earlier"
-    )
-    parser.add_argument("--recipe", "--config", metavar="FILE", help="the same as RECIPE")
+    add_recipe_arguments(parser, "sft", plays=False)
     parser.add_argument(
         "--data", action="append", metavar="FILE", help='JSONL: a row is {"messages": [...], "tools": [...]}'
     )
@@ -56,16 +52,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--oracle", type=int, metavar="N", help="N training tasks, as the environment's own `solve` does them"
     )
-    parser.add_argument(
-        "--env", metavar="NAME", help="measure in it before and after; also whose oracle is asked (my_env.py:Guess)"
-    )
-    parser.add_argument("--set", metavar="KEY=VALUE", help="set a field of the recipe; also as --section.field VALUE")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
-    parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
-    parser.add_argument("--help-recipe", action="store_true", help=HELP_RECIPE)
-    parser.sections = partial(sections, "sft")
     add_run_arguments(parser, "sft")
-    parser.set_defaults(agent=None, reward=None)  # these are given in a file: the sections agent and rewards
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:

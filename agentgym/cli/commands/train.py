@@ -43,9 +43,6 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "recipe_files", nargs="*", metavar="RECIPE", help="as --recipe FILE; of several, the later changes the earlier"
-    )
     add_recipe_arguments(parser)
     add_run_arguments(parser, "train")
 
