@@ -210,24 +210,24 @@ class GeneratorService:
         return Generator.launch(name, *arguments, options=options, runtime=self._runtime)
 
     async def _update_one(self, group: ProcessGroup[Generator]) -> None:
+        await self._or_give_up(group, self._current.load(group), f"the update to version {self.version}")
+
+    async def _put_to_sleep(self, group: ProcessGroup[Generator]) -> None:
+        await self._or_give_up(
+            group, group.call_one(Generator.sleep, timeout_s=self._config.update_timeout_s), "giving its memory away"
+        )
+
+    async def _or_give_up(self, group: ProcessGroup[Generator], call: Awaitable[object], what: str) -> None:
+        """Await the call of one replica; one that fails at it is replaced."""
         try:
-            await self._current.load(group)
+            await call
         except ProcessDied:
             return  # its supervisor restarts it with the current weights
         except (OtherBase, PublisherLost):  # a replacement would have the same
             raise
         except Exception as error:
-            log.warning("%s could not load version %d: %s", group.name, self.version, error)
-            group.give_up(f"weight update failed: {type(error).__name__}: {error}")
-
-    async def _put_to_sleep(self, group: ProcessGroup[Generator]) -> None:
-        try:
-            await group.call_one(Generator.sleep, timeout_s=self._config.update_timeout_s)
-        except ProcessDied:
-            return
-        except Exception as error:
-            log.warning("%s could not give its memory away: %s", group.name, error)
-            group.give_up(f"sleep failed: {type(error).__name__}: {error}")
+            log.warning("%s: %s failed: %s", group.name, what, error)
+            group.give_up(f"{what} failed: {type(error).__name__}: {error}")
 
     async def _slots(self) -> float:
         """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from .limits import home
 
@@ -42,33 +42,15 @@ class Sweeper:
 
     def kill(self, uid: int) -> None:
         """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it."""
-        os.seteuid(uid)
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.seteuid(0)
+        _as_user(uid, os.kill, -1, signal.SIGKILL)
 
     def signal(self, uid: int, pid: int, number: int) -> None:
         """Signal one process, if it is there and of `uid`."""
-        os.seteuid(uid)
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
-        finally:
-            os.seteuid(0)
+        _as_user(uid, os.kill, pid, number)
 
     def yield_more(self, uid: int, nice: int) -> None:
         """Let every process and thread of `uid` yield to others; it can't take that back."""
-        os.seteuid(uid)
-        try:
-            os.setpriority(os.PRIO_USER, uid, nice)
-        except (ProcessLookupError, PermissionError):
-            pass
-        finally:
-            os.seteuid(0)
+        _as_user(uid, os.setpriority, os.PRIO_USER, uid, nice)
 
     def wipe(self, uid: int, neighbours: Set[int] = frozenset()) -> bool:
         """Remove the files of `uid`; whether nothing is left. Its processes must be gone.
@@ -100,6 +82,17 @@ class Sweeper:
         if held:
             raise Held
         return True
+
+
+def _as_user(uid: int, act: Callable[..., object], *arguments: int) -> None:
+    """Do something to processes of `uid`, with its rights; there may be none."""
+    os.seteuid(uid)
+    try:
+        act(*arguments)
+    except (ProcessLookupError, PermissionError):
+        pass
+    finally:
+        os.seteuid(0)
 
 
 def _runs_as(pid: str, uid: int) -> bool:

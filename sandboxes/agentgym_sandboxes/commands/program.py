@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import base64
 import math
-import signal
 import sys
 from pathlib import Path
 from typing import TextIO
@@ -16,6 +15,7 @@ from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, FileRefused, LimitHit, Limits, RunResult, RunStatus, SandboxBackend
 from agentgym_sandboxes.commands.action import Request, add_sandbox_argument
 from agentgym_sandboxes.commands.files import check_empty, read_files_in, write_files_out
+from agentgym_sandboxes.host.wording import signal_name
 
 SUMMARY = 'run a Python file in one ("-" reads it from standard input)'
 DESCRIPTION = """
@@ -183,12 +183,7 @@ def _show(result: RunResult, sandbox: str, files: list[str], shell: Shell) -> No
 
 def exit_text(code: int) -> str:
     """The exit as text, for example 'exit code 1' or 'killed by SIGSEGV'."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
 
 
 def _hand_on(text: str, data: bytes, stream: TextIO) -> None:

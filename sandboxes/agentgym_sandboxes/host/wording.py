@@ -73,10 +73,14 @@ def exit_text(code: int) -> str:
     """How a process ended that left a case unanswered. code: negative for a signal."""
     if code >= 0:
         return f"its process ended with exit code {code} before it returned"
+    return f"its process was ended by {signal_name(-code)}"
+
+
+def signal_name(number: int) -> str:
     try:
-        return f"its process was ended by {signal.Signals(-code).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"its process was ended by signal {-code}"
+        return f"signal {number}"
 
 
 def one_line(text: str, max_chars: int) -> str:
