@@ -351,6 +351,8 @@ def main() -> None:
     if given.check:
         table, over = check(given.root)
         print("\n".join(table))
+        longest = max(_counted(given.root), key=lambda path: len(path.read_text().splitlines()))
+        print(f"longest: {longest.relative_to(given.root)}")
         if over:
             sys.exit("\n".join([*over, "Make it smaller; a commit that raises a budget says what it bought."]))
     elif given.recipe:
