@@ -99,10 +99,10 @@ async def gone(pid: int) -> None:
 
 
 async def test_reward_is_the_weighted_sum(module: ModuleType) -> None:
-    async with scorer(reward(module.one), reward(module.half), one=2.0, half=-1.0) as s:
+    async with scorer(reward(module.one), reward(module.half), one=2.0, half=-0.25) as s:
         result = await scored(s)
     assert result.rewards == {"one": 1.0, "half": 0.5}
-    assert result.reward == 1.5
+    assert result.reward == 1.875
     assert result.outcome is None and result.error is None
 
 
