@@ -10,8 +10,6 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
-from agentgym.recipe import Recipe
 from agentgym.rl.demonstrations import Demonstration, Written
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.environments import build_environment
@@ -55,22 +53,21 @@ async def collect(settled: Settled, folder: RunFolder, reporter: Reporter) -> Le
 
     Raises UserError, with a report, where too much of it can't be used.
     """
-    recipe, registry = settled.recipe, settled.registry
-    config = recipe.fine_tuning
+    recipe, config = settled.recipe, settled.recipe.fine_tuning
     collection = Collection(max_skipped_share=config.max_skipped_share)
     for path in config.data:
         read_file(path, collection)
     for path in config.episodes:
         read_episodes(path, config.min_reward, collection)
     if config.oracle_tasks:
-        solved, note = await _solved(recipe, config, registry, reporter)
+        solved, note = await _solved(settled, reporter)
         collection.found += [Found(demonstration=one) for one in solved]
         collection.notes.append(note)
     for note in collection.notes:
         reporter.note(note)
     collection.check()
     reporter.phase(f"writing {len(collection.found)} conversations as tokens")
-    renderer = open_renderer(recipe.model, settled.model, registry)
+    renderer = open_renderer(recipe.model, settled.model, settled.registry)
     made = write_all(collection, renderer, recipe.trainer.seq_len)
     collection.check()
     if collection.faults:
@@ -118,10 +115,9 @@ def _mask(text: str) -> bytes:
     return bytes(map(int, text))
 
 
-async def _solved(
-    recipe: Recipe, config: SftConfig, registry: PluginRegistry, reporter: Reporter
-) -> tuple[list[Demonstration], str]:
+async def _solved(settled: Settled, reporter: Reporter) -> tuple[list[Demonstration], str]:
     """Played by the environment's oracle, in the recipe's sandbox where the tasks need one."""
+    recipe, registry, config = settled.recipe, settled.registry, settled.recipe.fine_tuning
     count, done = config.oracle_tasks, 0
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
     tasks = list(islice(drawn(environment, "train", config.seed), count))
