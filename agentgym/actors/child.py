@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import os
 import runpy
 import signal
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from agentgym.actors.host_process import serve_as_host
-from agentgym.actors.thread_starts import bound_thread_starts
+from agentgym.killable.child import die_with_parent
 from agentgym.runs.heartbeat import Heartbeat
 
 MONARCH_MAIN = "monarch._src.actor.bootstrap_main"
-PR_SET_PDEATHSIG = 1
+PATIENCE_S = 60
 GARBAGE = 50_000
 """Objects made until the collector looks for cycles. With its own 700 it walks through torch as that is imported, for a
 tenth of the time until a trainer answers."""
@@ -36,7 +36,7 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     bound_thread_starts()
     if arguments.parent:
-        end_with(arguments.parent)
+        die_with_parent(arguments.parent)  # Monarch asks for it, too, but after seconds of imports
     # Ctrl-C reaches the whole foreground group; the parent alone decides how a run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if arguments.folder:
@@ -61,12 +61,32 @@ def beating(log: str | None, name: str) -> AbstractContextManager[object]:
     return Heartbeat(Path(log).with_suffix(".beat"), name) if log else nullcontext()
 
 
-def end_with(parent: int) -> None:
-    """Monarch asks for this too, but only after seconds of imports: a parent that dies meanwhile would be missed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
+class _Started(threading.Event):
+    """The start of one thread: MemoryError where `Thread.start` of Python 3.11 waits forever.
+
+    A new thread that finds no memory for its first frame ends before it has said that it began. Slices of a second: a
+    process that was stopped by a signal has lost one, not all of them.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None:
+            return super().wait(timeout)
+        for _ in range(PATIENCE_S):
+            if super().wait(1.0):
+                return True
+        raise MemoryError(f"a new thread did not begin within {PATIENCE_S} s: it finds no memory")
+
+
+def bound_thread_starts() -> None:
+    """Bounds the start of every thread of this process from now on, including those of libraries. Once a process."""
+    start = threading.Thread.start
+
+    def bounded(thread: threading.Thread) -> None:
+        if not thread._started.is_set():  # type: ignore[attr-defined]
+            thread._started = _Started()  # type: ignore[attr-defined]
+        start(thread)
+
+    threading.Thread.start = bounded  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -5,17 +5,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import struct
 import time
 from pathlib import Path
 
-from agentgym.actors.last_output import last_output
-
 PIDFD_GET_INFO = 0xC040FF0B  # linux/pidfd.h; Linux 6.15 and later keep the status of a process that was reaped
 PIDFD_INFO_EXIT = 1 << 3
 EXIT_CODE_AT, INFO_BYTES = 60, 64
 TRIES, TRY_S = 5, 0.002
+READ_BYTES = 1 << 17  # a Rust backtrace may have 20 KiB
+SHOWN = 2000  # characters
+_BEGINS = re.compile(
+    r"(Exception Group )?Traceback \(most recent call last\):|stack backtrace:|.*\(most recent call first\):"
+    r"|.*Exception raised from .* \(most recent call first\):",
+    re.IGNORECASE,
+)
+_OF_GROUP = re.compile(r"\s*[|+] ?")  # before each line of an ExceptionGroup
+_FRAME = re.compile(r"\s|frame #\d+: |[-+]+ ")
 
 
 def how_it_ended(descriptor: int, beat: Path | None = None) -> str:
@@ -70,3 +78,25 @@ def with_tail(reason: str, log: Path | None, begin: int = 0) -> str:
     """The reason, and what the process printed last when there is a log. begin: where its part of it begins."""
     said = "" if log is None else last_output(log, begin)
     return f"{reason}; its last output:\n{said}" if said else reason
+
+
+def last_output(log: Path, begin: int = 0) -> str:
+    """The end of a log without its traces; empty where there is none. begin: where the process's part begins."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(begin, log.stat().st_size - READ_BYTES))
+        text = file.read().decode(errors="replace").strip()
+        return (without_traces(text) or text)[-SHOWN:]
+    return ""
+
+
+def without_traces(text: str) -> str:
+    """Removes the frames of Python, Rust and C++ traces; the line of the error precedes or follows them."""
+    kept, in_trace = [], False
+    for line in text.splitlines():
+        plain = _OF_GROUP.sub("", line, count=1) if _OF_GROUP.match(line) else line
+        if _BEGINS.fullmatch(plain.rstrip()):
+            in_trace = True
+        elif not in_trace or not _FRAME.match(plain):
+            in_trace = in_trace and not plain.strip()
+            kept.append(plain)
+    return "\n".join(kept).strip()

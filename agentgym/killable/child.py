@@ -55,7 +55,7 @@ def main(fd: str, parent_pid: str, handler: str) -> None:
 
     handler: import path of a function from the setup's `given` to a `Handler`. It may raise UserError.
     """
-    _die_with_parent(int(parent_pid))
+    die_with_parent(int(parent_pid))
     os.dup2(2, 1)  # what the work prints goes where errors go
     with socket.socket(fileno=int(fd)) as channel, contextlib.suppress(EOFError, ConnectionError):
         _serve(channel, handler)
@@ -77,7 +77,7 @@ def _serve(channel: socket.socket, handler: str) -> None:
         handle(channel, receive_frame(channel))
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
     """Work that hangs would outlive a killed parent, because it never sees the closed channel."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from agentgym.loops.async_rl import Position
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.kept_turns import GroupGenerator
+from agentgym.rollout.generator import GroupGenerator
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import Begun, InFlightGroups, load_in_flight, save_in_flight, weight_files
 from agentgym.trainer.actor import TitanTrainer

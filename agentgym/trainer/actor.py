@@ -20,7 +20,6 @@ from agentgym.models.out_of_memory import out_of_memory
 from agentgym.runs.files import publish
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.garbage import Garbage
-from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 from agentgym.weights.store import WeightStore
@@ -270,7 +269,7 @@ class TitanTrainer(ServiceActor):
         except BaseException as error:  # a checkpoint that a peer's death broke raises one that is no Exception
             from agentgym.trainer.parallel import lost_in
 
-            if wanted := out_of_memory(error, fields_to_lower(self._setup.trainer)):
+            if wanted := out_of_memory(error, self._setup.trainer.fields_to_lower()):
                 raise wanted from error
             if lost := lost_in(error):
                 raise TrainerBroken(f"rank {os.environ['RANK']} can't go on: {lost}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from agentgym.errors import nearest
 from agentgym.trainer.mismatch_config import MismatchConfig
@@ -223,3 +223,20 @@ class TrainerConfig:
     @property
     def updates_per_step(self) -> int:
         return self.minibatches * self.epochs
+
+    def fields_to_lower(self) -> str:
+        """The settings that take less memory, in a sentence without its full stop: for a trainer that ran out of it."""
+        names = ("rows_per_microbatch", "seq_len", "logprob_chunk")
+        lower = [f"trainer.{name} ({getattr(self, name)})" for name in names if getattr(self, name) > 1]
+        if self.device != "cpu":
+            lower.append("generator.engine.gpu_memory_utilization if vLLM has the same GPU")
+        order = get_args(Recompute)
+        stronger = order[order.index(self.activation_checkpoint) + 1 :]
+        recompute = ""
+        if stronger:
+            recompute = f", set trainer.activation_checkpoint ({self.activation_checkpoint}) to {' or '.join(stronger)}"
+        if self.reduce_gradients == "last" and self.procs > self.tensor_parallel:
+            recompute += ", set trainer.reduce_gradients (last) to each"
+        if self.gather_weights == "once":
+            recompute += ", set trainer.gather_weights (once) to each"
+        return f"Lower {', '.join(lower)}{recompute}, or shard over more trainer.procs ({self.procs})"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.actors.last_output import SHOWN, last_output, without_traces
+from agentgym.actors.exits import SHOWN, last_output, without_traces
 
 SOCKET = "RuntimeError: constructing unix socket address (113 bytes); path must fit within SUN_LEN"
 RUST = f"""\

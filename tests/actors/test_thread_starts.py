@@ -7,11 +7,11 @@ import sys
 
 SCRIPT = """
 import sys, threading
-from agentgym.actors import thread_starts
+from agentgym.actors import child
 
-thread_starts.PATIENCE_S = 1
+child.PATIENCE_S = 1
 if len(sys.argv) > 1:
-    thread_starts.bound_thread_starts()
+    child.bound_thread_starts()
 
 class Starved(threading.Thread):
     def _bootstrap(self):  # what the system calls in the new thread, which then finds no memory for a frame

@@ -19,7 +19,6 @@ from tiny_model import write_model
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.engine import TitanEngine
-from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.parallel import Ranks, lost_in
 from agentgym.types import Sample
 from tests.trainer.accumulation_worker import broken_backward, gradients, numbers
@@ -168,12 +167,12 @@ def test_scoring_between_gradients_and_their_step_changes_neither(
 
 def test_out_of_memory_says_that_gradients_could_be_reduced_with_each_microbatch() -> None:
     words = "set trainer.reduce_gradients (last) to each"
-    assert words in fields_to_lower(TrainerConfig(procs=2, reduce_gradients="last"))
-    assert words not in fields_to_lower(TrainerConfig(procs=2, reduce_gradients="each"))
-    assert words not in fields_to_lower(TrainerConfig(reduce_gradients="last"))
+    assert words in TrainerConfig(procs=2, reduce_gradients="last").fields_to_lower()
+    assert words not in TrainerConfig(procs=2, reduce_gradients="each").fields_to_lower()
+    assert words not in TrainerConfig(reduce_gradients="last").fields_to_lower()
     words = "set trainer.gather_weights (once) to each"
-    assert words in fields_to_lower(TrainerConfig(gather_weights="once"))
-    assert words not in fields_to_lower(TrainerConfig())
+    assert words in TrainerConfig(gather_weights="once").fields_to_lower()
+    assert words not in TrainerConfig().fields_to_lower()
 
 
 def test_a_lost_peer_is_found_behind_the_error_of_clearing_up(

@@ -16,7 +16,6 @@ from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import LOST
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.memory_advice import fields_to_lower
 from agentgym.trainer.setup import TrainerSetup
 
 GPUS = "CUDA out of memory. Tried to allocate 7.42 GiB. GPU 0 has a total capacity of 79.19 GiB"
@@ -93,4 +92,4 @@ async def test_a_host_that_is_full_is_reported_with_what_this_process_holds(
 
 
 def test_on_a_gpu_the_memory_of_vllm_is_among_the_fields_to_lower() -> None:
-    assert "gpu_memory_utilization" in fields_to_lower(TrainerConfig(device="cuda"))
+    assert "gpu_memory_utilization" in TrainerConfig(device="cuda").fields_to_lower()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from agentgym.actors import network
+from agentgym.actors.exits import READ_BYTES, without_traces
 from agentgym.actors.host_process import bracketed, read_hello
-from agentgym.actors.last_output import READ_BYTES, without_traces
 from agentgym.actors.launchers.launcher import CHILD_MODULE, LaunchedHost
 from agentgym.errors import UserError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym.rollout.kept_turns import GroupGenerator
+from agentgym.rollout.generator import GroupGenerator
 from agentgym.types import Completion, FinishReason, GenerateRequest, SamplingParams, VersionSpan
 
 
