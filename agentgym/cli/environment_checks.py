@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym.cli.failures import FAILED
+from agentgym.cli.results import figure
 from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
@@ -108,13 +109,12 @@ def show(report: Report, shell: Shell) -> None:
     if report.probes:
         rows = []
         for one in report.probes:
-            reward = "-" if one.reward is None else f"{one.reward:.3f}"
             mark = "FINDING" if one.finding else ""
             what = f"{one.what} ({one.variant})" if one.variant else one.what
-            rows.append((one.probe, str(one.episodes), reward, f"{one.success:.2f}", mark, what))
+            rows.append((one.probe, str(one.episodes), figure(one.reward), f"{one.success:.2f}", mark, what))
         shell.say()
         shell.say_table(HEADER, rows)
-    shell.say(f"\noracle {_figure(report.oracle)}, floor {_figure(report.floor)}, gap {_figure(report.gap)}")
+    shell.say(f"\noracle {figure(report.oracle)}, floor {figure(report.floor)}, gap {figure(report.gap)}")
     if figures := ", ".join(f"{name} {value:.4g}" for name, value in report.figures.items()):
         shell.say(paint.dim(figures))
     for note in report.notes:
@@ -125,7 +125,3 @@ def show(report: Report, shell: Shell) -> None:
         say_finding(found, shell)
     count = len(report.findings)
     shell.say("\n" + (paint.red(f"{count} finding(s)") if count else paint.green("no finding")))
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

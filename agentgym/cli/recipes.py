@@ -172,6 +172,16 @@ def given_weights(words: Sequence[str] | None) -> dict[str, float | None]:
     return weights
 
 
+def full_weights(
+    weights: Mapping[str, float | None], environment: object, registry: PluginRegistry
+) -> dict[str, float]:
+    """The weights, with a reward's own where none was given. Raises UserError for an unknown reward."""
+    return {
+        name: find_reward(name, environment, registry).weight if weight is None else weight
+        for name, weight in weights.items()
+    }
+
+
 def finish_checked(
     given: Mapping[str, object],
     weights: Mapping[str, float | None],
@@ -190,12 +200,7 @@ def finish_checked(
     recipe, sources = finish_recipe(given, base=base, where=where, plugins=plugins, command=command)
     registry = plugins(recipe.plugins.disabled)
     if weights:
-        environment = registry.environment(recipe.env.name)
-        rewards = {
-            name: find_reward(name, environment, registry).weight if weight is None else weight
-            for name, weight in weights.items()
-        }
-        recipe = replace(recipe, rewards=rewards)
+        recipe = replace(recipe, rewards=full_weights(weights, registry.environment(recipe.env.name), registry))
     check_names(recipe, registry)
     if not served or served_name(recipe.model.path) is None:
         local_folder(recipe.model.path)  # raises for a path where nothing is

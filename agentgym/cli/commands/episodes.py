@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if not known:
         kind = "evaluations" if arguments.evals else "episodes"
         raise UserError(f"run {arguments.run!r} has no saved {kind} (logging.save_episodes decides that)")
-    steps = _steps(arguments.step, known)
+    steps = asked_steps(arguments.step, known)
     opened = Run.at(folder.path)
     table = opened.episodes.read()
     chosen = _chosen(table, steps, arguments)
@@ -91,7 +91,8 @@ def _source(arguments: argparse.Namespace) -> str:
     return "eval" if arguments.evals else "train"
 
 
-def _steps(given: str | None, known: Sequence[int]) -> list[int]:
+def asked_steps(given: str | None, known: Sequence[int]) -> list[int]:
+    """The steps that `--step` names: one, or `all`; without it the last. Raises UserError."""
     if given is None:
         return [known[-1]]
     if given == "all":

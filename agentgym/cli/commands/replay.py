@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from agentgym.cli.jobs import JobShell, explained
-from agentgym.cli.recipes import add_reward_argument, given_weights
+from agentgym.cli.recipes import add_reward_argument, full_weights, given_weights
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -86,7 +86,6 @@ def _recipes(
     """The run's own, and the changed one where something of the loss, the advantage or the rewards was given."""
     from agentgym.recipe import build_recipe
     from agentgym.rollout.environments import build_environment
-    from agentgym.rollout.scoring import find_reward
 
     where = str(plan.folder.path)
     other: list[str] = []
@@ -113,10 +112,7 @@ def _recipes(
     weights = given_weights(arguments.reward)
     if weights:
         environment = build_environment(registry, recipe.env.name, recipe.env.options)
-        given["rewards"] = {
-            name: find_reward(name, environment, registry).weight if weight is None else weight
-            for name, weight in weights.items()
-        }
+        given["rewards"] = full_weights(weights, environment, registry)
     return recipe, build_recipe(apply_overrides(given, what_if), where, shell.plugins), registry
 
 

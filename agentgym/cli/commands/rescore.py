@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from agentgym.cli.commands.episodes import asked_steps
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import add_reward_argument, given_weights
+from agentgym.cli.recipes import add_reward_argument, full_weights, given_weights
+from agentgym.cli.results import figure
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
-from agentgym.runs.records import SavedEpisode
 
 if TYPE_CHECKING:
     from agentgym.evals.rescore import Rescored, Summary
@@ -52,7 +53,9 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     folder = RunFolder.open(arguments.run)
     arguments.evals = arguments.evals or folder.only_evaluates
     kind, known = "evaluations" if arguments.evals else "episodes", folder.episode_steps(evaluation=arguments.evals)
-    saved = _read(folder, known, arguments)
+    wanted = asked_steps(arguments.step, known) if known else []
+    saved = [one for step in wanted for one in folder.read_episodes(step, evaluation=arguments.evals)]
+    saved = saved[: arguments.episodes]
     if not saved:
         raise UserError(f"{str(folder.path)!r} has no saved {kind} (logging.save_episodes decides that)")
     steps = sorted({one.step for one in saved})
@@ -90,14 +93,6 @@ def _scope(steps: Sequence[int], known: Sequence[int], evals: bool) -> str:
     return f"{which} of {of}{rest}"
 
 
-def _read(folder: RunFolder, known: Sequence[int], arguments: argparse.Namespace) -> list[SavedEpisode]:
-    if arguments.step not in (None, "all") and not arguments.step.isdigit():
-        raise UserError(f"--step is {arguments.step!r}; give a number or `all`")
-    steps = known if arguments.step == "all" else known[-1:] if arguments.step is None else [int(arguments.step)]
-    saved = [one for step in steps for one in folder.read_episodes(step, evaluation=arguments.evals)]
-    return saved[: arguments.episodes]
-
-
 def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -> tuple[Scorer, dict[str, float]]:
     """With the environment that the folder's recipe names, as it is installed now."""
     from agentgym.env import default_weights
@@ -110,10 +105,7 @@ def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -
     recipe = build_recipe(config, str(folder.path), shell.plugins)
     registry = shell.plugins(recipe.plugins.disabled)
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
-    found = {
-        name: find_reward(name, environment, registry).weight if weight is None else weight
-        for name, weight in given_weights(arguments.reward).items()
-    }
+    found = full_weights(given_weights(arguments.reward), environment, registry)
     weights = found or dict(recipe.rewards) or default_weights(environment)
     by_name = {find_reward(key, environment, registry).name: weight for key, weight in weights.items()}
     return Scorer.of(environment, registry, weights), by_name  # an import path has a name of its own in an episode
@@ -136,7 +128,7 @@ def _show(
         missing = sum(value is None for value in after) if name in afters else None
         weight = f"{weights[name]:g}" if name in weights else "-"
         rows.append((name, weight, _mean(before), _mean(after), "-" if missing is None else str(missing)))
-    total = ("reward", "", _figure(summary.mean_before), _figure(summary.mean_after), "")
+    total = ("reward", "", figure(summary.mean_before), figure(summary.mean_after), "")
     shell.say_table(HEADER, [*rows, total])
     left_out = f"; {num_saved - len(scored)} that infrastructure broke are left out" if num_saved > len(scored) else ""
     shell.say(f"\n{summary.num_episodes} episodes, {summary.num_changed} with another reward{left_out}.")
@@ -162,7 +154,7 @@ def _show(
 
 def _row(one: Rescored) -> tuple[str, ...]:
     saved, episode = one.saved, one.saved.episode
-    figures = (_figure(episode.reward), _figure(one.after.reward), f"{one.change:+.3f}")
+    figures = (figure(episode.reward), figure(one.after.reward), f"{one.change:+.3f}")
     return (str(saved.step), episode.episode_id, episode.task.task_id, *figures)
 
 
@@ -181,8 +173,4 @@ def _as_json(one: Rescored) -> dict[str, object]:
 
 def _mean(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return _figure(sum(known) / len(known) if known else None)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return figure(sum(known) / len(known) if known else None)
