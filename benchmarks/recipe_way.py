@@ -3,9 +3,9 @@
     python benchmarks/structure.py --recipe                        prints the counts and the drawing
     python benchmarks/structure.py --recipe --root OTHER_CHECKOUT  the same for other sources
 
-A file is on the way if `Recipe` is in an annotation there: of a parameter, a return value or a field of
-a class, also through an alias or a type variable. An import alone does not count, and neither does the class itself
-(`type[Recipe]`); the file that defines the class does. `Settled` is counted in the same manner, but separately.
+A file is on the way if `Recipe` (in older checkouts also `SftRecipe`) is in an annotation there: of a parameter, a
+return value or a field of a class, also through an alias or a type variable. An import alone does not count, and
+neither does the class itself (`type[Recipe]`); the file that defines the class does. `Settled` is counted separately.
 
 A pass is a call of another file's function or class with a recipe; a return is a call of another file's function that
 returns one. A climb is a return into a file of a higher layer, or a pass into one, where the layers are those of the
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-RECIPES, SETTLED = ("Recipe",), ("Settled",)
+RECIPES, SETTLED = ("Recipe", "SftRecipe"), ("Settled",)  # the second: of older checkouts
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
