@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentgym.config import apply_overrides
+from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.run.engines import trainer_setup
 from agentgym.run.layers import finish_recipe
@@ -35,3 +36,10 @@ def test_a_trainer_is_built_from_the_settings_of_its_recipe(tmp_path: Path) -> N
         keep_logprobs=True,
         critic=True,
     )
+
+
+def test_the_trainer_of_fine_tuning_takes_the_steps_it_is_given_and_no_samplers_temperature(tmp_path: Path) -> None:
+    given = ["sft.data=[talks.jsonl]", "sft.steps=3", "rollout.temperature=0.7", "model.chat_template=builtin:plain"]
+    setup = trainer_setup(finish_recipe(apply_overrides({}, given))[0], tmp_path, tmp_path, steps=9)
+    assert (setup.total_steps, setup.temperature) == (9, 1.0)
+    assert setup.loss == CrossEntropy() and setup.chat_template == TEMPLATES["builtin:plain"]

@@ -86,6 +86,9 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
     rows = folder.read_metrics()
     losses = [row.metrics["sft/loss"] for row in rows]
     assert result.steps == 6 and len(rows) == 6 and losses[-1] < losses[0] / 2
+    assert rows[0].metrics["train/lr"] == pytest.approx(rows[-1].metrics["train/lr"] / 5), (
+        "it warms up over 5 of 6 steps"
+    )
     assert [row.step for row in rows if "sft/held_out_loss" in row.metrics] == [3, 6]
     assert rows[-1].metrics["sft/held_out_loss"] < rows[2].metrics["sft/held_out_loss"]
     assert folder.checkpoint_steps() == [0, 3, 6] and begun == [3]
