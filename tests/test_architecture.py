@@ -208,7 +208,7 @@ def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:
 def test_what_controls_a_run_starts_without_torch() -> None:
     """It takes seconds to import, which the trainer's and the generators' processes do beside each other."""
     heavy = ["torch", "transformers", "torchtitan", "vllm", "datasets", "matplotlib"]
-    jobs = ", ".join(f"agentgym.run.{name}" for name in ("evaluate", "measuring", "replay", "sft", "train"))
+    jobs = ", ".join(f"agentgym.run.{name}" for name in ("evaluate", "measuring", "replay", "sft_run", "train"))
     assert python(f"import sys, {jobs}; print(*(name for name in {heavy} if name in sys.modules))").split() == []
 
 
