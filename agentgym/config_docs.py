@@ -47,7 +47,7 @@ def field_docs(cls: type) -> Mapping[str, str]:
 
 @functools.cache
 def _docs_of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """By class; empty for a module whose source is not at hand."""
+    """The field docstrings by class; empty for a module without source."""
     file = getattr(sys.modules.get(name), "__file__", None)
     try:
         tree = parse_module(Path(file or "").read_text(encoding="utf-8"))

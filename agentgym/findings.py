@@ -37,5 +37,5 @@ class Finding:
         return RANK[self.severity]
 
     def to_mapping(self) -> dict[str, object]:
-        """For JSON; what is empty is left out."""
+        """The finding as JSON has it; what is empty is left out."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name))}

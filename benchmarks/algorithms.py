@@ -213,7 +213,9 @@ def mean(row: Row) -> float:
 
 
 def summarize(runs: Sequence[Run], rows: Sequence[Row]) -> list[Record]:
-    """For each environment and staleness, the arms that were run. minus: the difference to the default, by seed."""
+    """Summarizes the arms that were run for each environment and staleness. minus: the difference to the default, by
+    seed.
+    """
     records: list[Record] = []
     for env, stale in dict.fromkeys((run.env, run.stale) for run in runs):
         asked = [run for run in runs if (run.env, run.stale) == (env, stale)]

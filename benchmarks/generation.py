@@ -49,8 +49,8 @@ ANSWER = 32  # tokens of what comes between two turns: a tool's result, for exam
 
 
 def conversations_of(arguments: argparse.Namespace, load: str, number: int) -> list[list[GenerateRequest]]:
-    """Of a round, their turns; all but the first without the context before them. Lengths and the sampler's seeds are
-    the same in every round, prompts are not.
+    """The turns of a round's conversations; all but the first without the context before them. Lengths and the
+    sampler's seeds are the same in every round, prompts are not.
     """
     lengths, numbers = random.Random(0), random.Random(f"{load} {number}")
     turns, longest = (TURNS, arguments.tokens // TURNS) if load == "turns" else (1, arguments.tokens)

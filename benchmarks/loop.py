@@ -120,7 +120,7 @@ def in_phases(loop: TrainingLoop, phases: Sequence[Phase]) -> None:
 
 
 def _begin(loop: TrainingLoop, phase: Phase) -> None:
-    """Between two steps: add the phase's slots, or stop training."""
+    """Begins a phase, between two steps: adds its slots, or stops training."""
     if phase.max_staleness is None:
         idle: Any = Idle()
         loop.learner = StepLock(idle, loop.learner.lock) if isinstance(loop.learner, StepLock) else idle
@@ -197,7 +197,7 @@ def figures_of(rows: Sequence[Figures], steps: slice, replicas: int) -> dict[str
 
 
 def table(found: Mapping[str, Figures]) -> str:
-    """Of the phases that ended; the first is synchronous."""
+    """The table of the phases that ended; the first is synchronous."""
     alone = found["staleness 0"]
     lines = [f"generation alone {alone['time/generate_s']:.2f} s a step, training alone {alone['time/train_s']:.2f} s"]
     limit = max(alone["time/generate_s"], alone["time/train_s"])

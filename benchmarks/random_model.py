@@ -98,7 +98,7 @@ def short(episode: Episode) -> float:
 
 @reward
 def hashed(episode: Episode) -> float:
-    """Between 0 and 1: no two texts are worth the same."""
+    """A reward between 0 and 1: no two texts are worth the same."""
     return int.from_bytes(hashlib.blake2b(_said(episode).encode(), digest_size=6).digest()) / 2**48
 
 

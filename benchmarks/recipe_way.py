@@ -58,7 +58,7 @@ class Way:
 
 
 def on_the_way(trees: Mapping[str, ast.Module], types: Sequence[str]) -> dict[str, Module]:
-    """Those modules of the library (by name) that take, return, hold or define one of the types."""
+    """The library's modules (by name) that take, return, hold or define one of the types."""
     modules = {name: _imports(Module(name=name, tree=tree), trees) for name, tree in trees.items()}
     for _ in range(3):  # an alias may be imported, and named again
         for module in modules.values():

@@ -164,7 +164,7 @@ def answers(seed: int) -> list[str]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """That of a process which imports this tree's packages instead of the installed ones."""
+    """The environment of a process that imports this tree's packages instead of the installed ones."""
     if not (tree / "agentgym").is_dir():
         raise SystemExit(f"{tree} has no folder `agentgym`: give the root of a checkout")
     roots = [tree, tree / "envs", tree / "plugins", tree / "sandboxes"]

@@ -101,7 +101,7 @@ class Series:
         return statistics.median(values[:3]), statistics.median(values[-3:])
 
     def halves(self) -> tuple[float, float]:
-        """After the warm-up, the medians of both halves: a file that is open for a moment is no growth."""
+        """The medians of both halves after the warm-up: a file that is open for a moment is no growth."""
         values = self.warm()[1]
         half = max(1, len(values) // 2)
         return statistics.median(values[:half]), statistics.median(values[half:] or values)
@@ -156,7 +156,7 @@ def told(counts: Path, pid: int | str) -> dict[str, int]:
 
 
 def size(path: Path) -> int:
-    """Of a file, or of all in a folder; what vanishes meanwhile is nothing."""
+    """The size of a file, or of all in a folder; what vanishes meanwhile counts as nothing."""
     total = 0
     for one in [path, *path.rglob("*")]:
         with contextlib.suppress(FileNotFoundError):

@@ -85,7 +85,7 @@ print(source.nbytes / took_s)
 
 
 def link_bytes_per_s(gpu: int) -> float:
-    """Of a plain copy from the first GPU to that one; in a process of its own, which leaves both GPUs."""
+    """The rate of a plain copy from the first GPU to that one, in a process of its own, which leaves both GPUs."""
     return float(
         subprocess.run([sys.executable, "-c", COPY, str(gpu)], capture_output=True, text=True, check=True).stdout
     )
@@ -148,7 +148,7 @@ class Sync:
         )
 
     async def _samples(self, count: int) -> list[Sample]:
-        """So many of each replica."""
+        """Draws so many samples of each replica."""
         sampling = SamplingParams(max_tokens=64, temperature=1.0)
         prompts = [(5 + index, 6, 7, 8) for index in range(count)]
         requests = [GenerateRequest(prompt_ids=prompt, sampling=sampling) for prompt in prompts]

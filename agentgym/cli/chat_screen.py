@@ -14,7 +14,7 @@ _WIDTH = 9  # of the names of roles
 
 
 def harmless(text: str) -> str:
-    """Without what would move the terminal's cursor or change its state: a policy writes anything."""
+    """Removes what would move the terminal's cursor or change its state: a policy may write anything."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 

@@ -62,7 +62,7 @@ class Chat(ABC):
 
 
 class PlainChat(Chat):
-    """Without an environment: a line is what the user says, and the policy answers."""
+    """A chat without an environment: a line is what the user says, and the policy answers."""
 
     HELP = """
 TEXT            say it; a line that ends with \\ goes on in the next

@@ -125,7 +125,8 @@ class Plan:
 def plan_sides(
     sides: tuple[Side, Side], flags: Mapping[str, object], arguments: argparse.Namespace, shell: JobShell
 ) -> tuple[Plan, Plan]:
-    """For each side what is saved of it, or how it is played: with the other side's tasks, seeds and environment.
+    """Decides for each side what is read from its folder, or how it is played: with the other side's tasks, seeds and
+    environment.
 
     A side that no run made is played by the other's config, with its own model.
     """

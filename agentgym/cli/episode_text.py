@@ -116,7 +116,7 @@ def _turn_text(turn: Shown) -> str:
 
 
 def _versions_text(spans: Sequence[Sequence[int]]) -> str:
-    """For example `v3`, or `v3 to token 20, then v4`."""
+    """The versions of a turn as text, for example `v3`, or `v3 to token 20, then v4`."""
     *before, last = [f"v{version}" for version, _, _ in spans] or ["no tokens"]
     ends = [f"{name} to token {end}" for name, (_, _, end) in zip(before, spans, strict=False)]
     return ", ".join([*ends, f"then {last}" if ends else last])

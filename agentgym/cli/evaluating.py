@@ -37,13 +37,13 @@ class Policy:
 
     @property
     def step(self) -> int:
-        """Of the weights; 0 where no run made them."""
+        """The step of the weights; 0 if no run made them."""
         found = re.fullmatch(r"step-(\d+)", Path(self.path).name)
         return int(found[1]) if found and self.run_dir is not None else 0
 
     @property
     def name(self) -> str:
-        """For a folder: the run and the step, or the last part of the path."""
+        """The name of a folder: its run and step, or the last part of its path."""
         last = Path(self.path).name if self.run_dir is None else f"{self.run_dir.resolve().name}-step-{self.step:06d}"
         return re.sub(r"[^\w.+=-]", "-", last.removeprefix("builtin:").removeprefix(PREFIX)).lstrip("-._=+") or "model"
 
@@ -88,12 +88,12 @@ def finish_for(
 
 
 def new_name(policy: Policy, recipe: Recipe) -> str:
-    """Of a folder: policy, environment, date and time."""
+    """A new folder's name: policy, environment, date and time."""
     return f"{policy.name}-{default_name(recipe)}"
 
 
 def server_lines(config: PolicyConfig) -> list[str]:
-    """Of a policy behind a server, for a plan: where it is, how it is asked, what that costs."""
+    """The lines of a plan about a served policy: its address, how it is called and the cost."""
     limits = [
         f"{limit} {what} a minute"
         for limit, what in ((config.requests_per_minute, "requests"), (config.tokens_per_minute, "tokens"))

@@ -45,7 +45,7 @@ class Jobs:
         registry: PluginRegistry,
         notice: asyncio.Event | None,
     ) -> TrainResult:
-        """By reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
+        """Trains by reinforcement learning or by fine-tuning, as the recipe says. notice: to save and end."""
         reporter.phase("loading torch, torchtitan and Monarch")
         with explained():
             from agentgym.run.train import train
@@ -116,7 +116,7 @@ class Jobs:
 
     @asynccontextmanager
     async def handler(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[CallHandler]:
-        """Of the recipe's policy, for whoever plays with it by hand."""
+        """Opens the recipe's policy for somebody who plays with it by hand."""
         with explained():
             from agentgym.run.chatting import opened_handler
         async with opened_handler(recipe, registry, reporter) as handler:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class LineReader:
-    """Of a terminal, a pipe or a file. A line that ends with a backslash goes on in the next one."""
+    """Reads lines of a terminal, a pipe or a file. A line that ends with a backslash goes on in the next one."""
 
     def __init__(self, source: TextIO) -> None:
         self._descriptor = source.fileno()

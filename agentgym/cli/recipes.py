@@ -89,7 +89,7 @@ def sections(command: Command = "train") -> dict[str, list[str]]:
 
 
 def add_machine_arguments(parser: Parser) -> None:
-    """For what is planned on paper."""
+    """Adds the arguments of a machine that is only planned for."""
     parser.add_argument("--gpus", type=int, metavar="N", help="plan for a machine with N GPUs instead of this one")
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="with --gpus: of each")
 
@@ -101,7 +101,7 @@ def planned_machine(arguments: argparse.Namespace) -> Machine:
 
 
 def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> dict[str, object]:
-    """On a machine with GPUs that is planned for, `auto` is the GPU."""
+    """Returns the device overrides: on a planned machine with GPUs, `auto` is the GPU."""
     flags: dict[str, object] = {}
     for section in ("trainer", "generator") if arguments.gpus else ():
         given = base.get(section)
@@ -112,8 +112,9 @@ def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> d
 
 
 def places(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
-    """Who would sit where, with estimated memory. Raises UserError where it does not fit, or a folder has no model that
-    can be trained."""
+    """The planned placement, with estimated memory. Raises UserError where it does not fit, or a folder has no model
+    that can be trained.
+    """
     machine = planned_machine(arguments)
     check_local(recipe.model.path)
     try:
@@ -161,7 +162,7 @@ def with_flags(base: Mapping[str, object], flags: Mapping[str, object], where: s
 
 
 def given_weights(words: Sequence[str] | None) -> dict[str, float | None]:
-    """Of `--reward` NAME or NAME=WEIGHT, where NAME may be an import path. None is the reward's own weight."""
+    """Weights of `--reward` NAME or NAME=WEIGHT, where NAME may be an import path; None is the reward's own weight."""
     weights: dict[str, float | None] = {}
     for word in words or ():
         name, equals, weight = word.partition("=")

@@ -32,7 +32,7 @@ Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 
 
 def default_name(recipe: Recipe) -> str:
-    """Of a run: what the environment is called, whether it is fine-tuned in it, date and time."""
+    """The default name of a run: its environment, whether it is fine-tuned, date and time."""
     words = (recipe.env.name.rpartition(":")[2], "sft" if recipe.command == "sft" else "")
     return "-".join([*filter(None, words), time.strftime("%Y%m%d-%H%M%S")])
 

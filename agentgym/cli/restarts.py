@@ -112,7 +112,7 @@ class Restarts:
 
 
 def restarts(arguments: argparse.Namespace, path: Path, *, command: str, warn: Callable[[str], None]) -> Restarts:
-    """Of what the arguments ask for. path: of the run, which is there only for a resume."""
+    """The restarts that the arguments ask for. path: of the run, which is there only for a resume."""
     words = _without(arguments.words, "--restarts")
     if not arguments.resume:
         words = [*_without(words, "--name"), "--name", path.name]
@@ -146,5 +146,5 @@ def _without(words: Sequence[str], option: str) -> list[str]:
 
 
 def _end_with_parent() -> None:
-    """In the child: a parent that is killed can't stop it any more, so the kernel does, as a person would."""
+    """Runs in the child: asks the kernel to stop it when the parent dies, since a killed parent cannot."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -113,7 +113,7 @@ def evaluate(
 
 
 def recipe_of(given: Mapping[str, object] | str) -> Recipe:
-    """From a file, or from sections as `train` takes them. Raises UserError."""
+    """Builds a recipe from a file, or from sections as `train` takes them. Raises UserError."""
     base, where = read_recipe(given if isinstance(given, str) else None)
     sections = {} if isinstance(given, str) else given
     return _settings(base, where, sections, (), None)[0]

@@ -79,7 +79,7 @@ def _inside(key: str, registry: PluginRegistry) -> Group | None:
 
 
 def _mentioning(word: str, groups: Iterable[Group]) -> Iterator[Group]:
-    """Those with settings that mention it; what several components have is with the first."""
+    """The sections with settings that mention it; what several components have is with the first."""
     seen: set[tuple[str, str]] = set()
     for group in groups:
         found = [one for one in group.settings if word.lower() in f"{one.key} {one.text}".lower()]

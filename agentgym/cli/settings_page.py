@@ -23,7 +23,7 @@ Written by `agentgym settings --markdown` from the docstrings below the fields.
 
 
 def page(registry: PluginRegistry) -> str:
-    """Of what this package brings; plugins of others are left out."""
+    """The page of the settings of this package; plugins of others are left out."""
     blocks = [INTRODUCTION, *_of_recipe(registry)]
     groups = [environment(name, registry) for name in _ours("environments", registry)]
     groups += [sandbox(name, registry) for name in _ours("sandboxes", registry)]

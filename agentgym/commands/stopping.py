@@ -136,7 +136,7 @@ def signals_to(handle: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def serve_until_stopped(server: Coroutine[Any, Any, None], say: Callable[[str], None] = lambda text: None) -> None:
-    """As `run_until_stopped`, where a signal is how the server is asked to end: it is no failure."""
+    """Runs a server as `run_until_stopped` does; a signal is how it is asked to end, and not a failure."""
     with contextlib.suppress(Stopped):
         run_until_stopped(server, say)
 

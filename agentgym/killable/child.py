@@ -92,7 +92,7 @@ def _limit_memory(size: int) -> None:
 
 
 def calls(given: Mapping[str, Any]) -> Handler:
-    """For `KillableCalls`: one function from JSON to JSON, each call within its CPU time."""
+    """Serves `KillableCalls`: one function from JSON to JSON, each call within its CPU time."""
     function: Any = import_object(given["function"], "a function", callable, local=True)
 
     def handle(channel: socket.socket, body: bytes) -> None:

@@ -22,7 +22,7 @@ MAIN: Final = (
 
 
 def own_environment() -> dict[str, str]:
-    """For a child that imports what this process can import."""
+    """The environment of a child that imports what this process can import."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

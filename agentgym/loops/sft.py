@@ -91,7 +91,7 @@ async def train(run: Run[Result_co]) -> Result_co:
 
 
 def batch(conversations: Sequence[T], step: int, size: int, seed: int) -> list[T]:
-    """Those of a step, from 1: every epoch has each conversation once, in an order that the seed and its number fix."""
+    """The conversations of a step, from 1: every epoch has each once, in an order that the seed and the epoch fix."""
     begin, count = (step - 1) * size, len(conversations)
     orders: dict[int, list[int]] = {}
     chosen = []

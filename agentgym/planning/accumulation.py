@@ -10,7 +10,7 @@ from agentgym.trainer.config import TrainerConfig
 
 
 def sparing(trainer: TrainerConfig | None) -> TrainerConfig | None:
-    """With `auto` settled for the least memory."""
+    """The configuration with `auto` resolved for the least memory."""
     if trainer is None:
         return None
     reduce = "each" if trainer.reduce_gradients == "auto" else trainer.reduce_gradients
@@ -19,7 +19,7 @@ def sparing(trainer: TrainerConfig | None) -> TrainerConfig | None:
 
 
 def settle_accumulation(trainer: TrainerConfig, fits: Callable[[TrainerConfig], bool]) -> TrainerConfig:
-    """Without auto, where FSDP shards. Gathering once comes first: it spares as much and takes less memory.
+    """Resolves `auto`, if FSDP shards. Gathering once comes first: it spares as much and takes less memory.
 
     fits: whether the trainer does, beside everybody else.
     """

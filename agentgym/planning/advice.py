@@ -99,7 +99,7 @@ def _with(machine: Machine, changes: Changes) -> str:
 
 
 def _of_more_gpus(wanted: Wanted, count: int) -> Iterator[Changes]:
-    """As it is, and with more trainer processes, with and without a second version of the weights."""
+    """The recipe as it is, and with more trainer processes, with and without a second version of the weights."""
     trainer, generator = wanted.trainer, wanted.generator
     taken = generator.most_replicas * generator.engine.gpus_per_replica if generator and wanted.together else 0
     kept: list[Changes] = [{}, {"weights.keep": 1}] if wanted.gpu_versions > 1 else [{}]
@@ -127,5 +127,5 @@ def _smaller(wanted: Wanted, machine: Machine) -> str:
 
 
 def as_words(changes: Changes) -> str:
-    """As the command line takes them."""
+    """The changes as command-line arguments."""
     return " ".join(f"--{key} {value}" for key, value in changes.items())

@@ -78,7 +78,7 @@ def together(wanted: Wanted, machine: Machine, *, adapters: bool = True) -> Chan
 
 
 def _milder(wanted: Wanted, machine: Machine, known: list[Kind], chosen: dict[int, Changes]) -> dict[int, Changes]:
-    """Without the changes that are not needed, those that cost most first, and the others as mild as they can be.
+    """Drops unneeded changes, the most expensive first, and makes the others as mild as possible.
 
     chosen: by place in `known`.
     """
@@ -160,7 +160,7 @@ def _of_generator(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
 
 
 def _is_vllm(generator: GeneratorConfig) -> bool:
-    """On a GPU."""
+    """Whether the generators are vLLM on a GPU."""
     return isinstance(generator.engine, VllmEngineConfig | AutoEngine)
 
 
@@ -171,7 +171,7 @@ def _own_share(wanted: Wanted) -> float:
 
 
 def _useful_shares(wanted: Wanted, machine: Machine, *, few: bool = False) -> list[float]:
-    """Of a GPU's memory for vLLM, in ascending steps, with which it can do its work.
+    """Shares of a GPU's memory with which vLLM can work, in ascending steps.
 
     few: or some of it, as where none of them can.
     """
@@ -195,7 +195,7 @@ def _cache_gib(wanted: Wanted, machine: Machine, share: float) -> float:
 
 
 def _sequence_gib(wanted: Wanted) -> float:
-    """Of one sequence of full length."""
+    """Memory of one sequence of full length."""
     generator = settled(wanted.generator, on_gpu=True)
     assert generator is not None
     return generator.max_model_len * kv_token_gib(wanted.model, generator)
@@ -222,7 +222,7 @@ def _of_trainer(wanted: Wanted) -> Iterator[Kind]:
 
 
 def _in_turns(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
-    """For a trainer and generators of vLLM's that share a GPU."""
+    """Changes for a trainer and vLLM generators that share a GPU."""
     generator = wanted.generator
     if generator is None or wanted.trainer is None or not wanted.together or wanted.in_turns:
         return
@@ -260,7 +260,7 @@ def _of_vllm(wanted: Wanted, **fields: object) -> Changes:
 
 
 def changed(wanted: Wanted, changes: Mapping[str, object]) -> Wanted:
-    """With fields of the recipe set."""
+    """The recipe with these fields changed."""
     trainer, generator, versions = wanted.trainer, wanted.generator, wanted.gpu_versions
     if "weights.keep" in changes:
         versions = min(1, versions)

@@ -18,7 +18,9 @@ class _Jumping(selectors.SelectSelector):
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """For `asyncio.Runner(loop_factory=JumpingLoop)`. Nothing in it may wait for another process or thread."""
+    """An event loop whose clock jumps to the next timer, for `asyncio.Runner(loop_factory=JumpingLoop)`. Nothing in it
+    may wait for another process or thread.
+    """
 
     def __init__(self) -> None:
         self._jumping = _Jumping()

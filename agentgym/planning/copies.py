@@ -13,7 +13,7 @@ EXPORTED_BYTES = 4  # of each parameter, in the first process
 
 
 def copy_gib(model: Architecture, trainer: TrainerConfig) -> float:
-    """Of all ranks together; each saves what no other does."""
+    """Memory of the copies of all ranks together; each saves what no other does."""
     trained = adapter_parameters(model, trainer.lora) if trainer.lora.rank else model.num_parameters
     return (SAVED_BYTES * trained + EXPORTED_BYTES * model.num_parameters) / GIB
 

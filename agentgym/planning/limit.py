@@ -74,7 +74,7 @@ class Limit:
 def limit_of(
     rates: Rates, loop: LoopConfig, layout: Layout, forecast: Forecast, *, steps: int, may_be_staler: bool = True
 ) -> Limit:
-    """Of a layout whose steps were simulated. Parts that can't save LEAST of a step are not simulated.
+    """Finds the limit of a layout whose steps were simulated. Parts that can't save LEAST of a step are not simulated.
 
     may_be_staler: False where generators and trainer take turns, which allows no staleness.
     """
@@ -116,7 +116,7 @@ def _wider(loop: LoopConfig, layout: Layout, least_s: float, step_s: Callable[[L
 
 
 def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, Rates]]:
-    """By part: at most which share of a step it takes, and the rates with it twice as fast."""
+    """For each part, the most of a step that it can take, and the rates with that part twice as fast."""
     updates_s = rates.publish_s + rates.update_s
     waits_s = rates.env_s * max(len(turns) for turns in rates.turns)
     return {
@@ -137,7 +137,7 @@ def _twice_as_fast(rates: Rates, forecast: Forecast) -> dict[str, tuple[float, R
 
 
 def _doubled(layout: Layout) -> Layout:
-    """With twice the replicas, the others on GPUs that are added."""
+    """The layout with twice the replicas, the new ones on added GPUs."""
     each = len(layout.replicas[0])
     added = tuple(
         tuple(range(layout.gpus + number * each, layout.gpus + (number + 1) * each))

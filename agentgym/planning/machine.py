@@ -42,14 +42,14 @@ class Machine:
 
 
 def host_cores(of: Path = SELF) -> int:
-    """That this process may use: of the machine, by its affinity and by its container's limit."""
+    """The cores that this process may use, by the machine, its affinity and its container's limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = core_limit(of)
     return cores if limit is None else max(1, min(cores, int(limit)))
 
 
 def host_memory_gib(of: Path = SELF) -> float:
-    """Of the machine, or as much as a container leaves this process."""
+    """Memory of the machine, or what a container leaves this process."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(memory, memory_limit(of) or memory) / GIB
 
@@ -73,7 +73,7 @@ def this_machine() -> Machine:
 
 
 def machine_of(gpus: int | None, gpu_memory_gib: float | None) -> Machine:
-    """Of the options --gpus and --gpu-memory: one on paper, or this one without them. Raises UserError."""
+    """The machine that --gpus and --gpu-memory describe, or this one without them. Raises UserError."""
     if gpus is None:
         if gpu_memory_gib is not None:
             raise UserError("--gpu-memory is of each GPU: say with --gpus N how many there are")

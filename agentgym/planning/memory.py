@@ -40,10 +40,10 @@ class LayerTokens:
 
     @classmethod
     def of(cls, model: Architecture, *, compiled: bool) -> LayerTokens:
-        """Without recomputation: the inputs and outputs of both norms, queries, keys and values as they are multiplied,
-        normalised and rotated, the output of attention, and three times the feed-forward width. elementwise keeps the
-        layer's input, matrix products and attention's output, selective every second product of these, full the input
-        alone. What is not compiled keeps one more result of an elementwise operation.
+        """The activations of a layer. Without recomputation: the inputs and outputs of both norms, queries, keys and
+        values as they are multiplied, normalised and rotated, the output of attention, and three times the feed-forward
+        width. elementwise keeps the layer's input, matrix products and attention's output, selective every second
+        product of these, full the input alone. What is not compiled keeps one more result of an elementwise operation.
         """
         width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
         products = width + 2 * kv_width
@@ -59,7 +59,7 @@ class LayerTokens:
 
 
 def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
-    """Of one process. batch_tokens: of a whole step; a microbatch holds at most as many.
+    """Memory of one trainer process. batch_tokens: of a whole step; a microbatch holds at most as many.
 
     The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
     computed just now are gathered. With LoRA only adapters are trained, and the frozen weights are of trainer.dtype.
@@ -95,7 +95,7 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
 
 
 def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
-    """Of one process of the reference model: as the trainer's, without gradients and what only training keeps."""
+    """One process of the reference model: as the trainer's, without gradients and what only training keeps."""
     trainer = replace(trainer, lora=LoraConfig(), gather_weights="each")
     of_trainer = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=batch_tokens)
     kept = LayerTokens.of(model, compiled=trainer.compile)
@@ -107,7 +107,7 @@ def reference_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool
 
 
 def head_gib(model: Architecture, trainer: TrainerConfig, tokens: float, *, trained: bool = True) -> float:
-    """Of the log-probability head: chunks of float32 logits, and its weight's gradient.
+    """Memory of the log-probability head: chunks of float32 logits, and its weight's gradient.
 
     That is summed in float32 while there are logits, and then in the computation's type; tied weights have it of the
     embedding, too.
@@ -143,7 +143,7 @@ def layer_parameters(model: Architecture) -> float:
 
 
 def is_sharded(trainer: TrainerConfig) -> bool:
-    """By FSDP, which also casts the weights of one rank alone."""
+    """Whether FSDP wraps the model (with one rank too, for the cast)."""
     return trainer.dtype != "float32" or trainer.procs > 1
 
 
@@ -171,7 +171,7 @@ def weight_gib(model: Architecture, generator: GeneratorConfig) -> float:
 
 
 def vllm_own_gib(model: Architecture, generator: GeneratorConfig) -> float:
-    """Of its share, what vLLM takes besides weights and cache: one step's activations, the logits, graphs."""
+    """What vLLM takes of its share besides weights and cache: one step's activations, the logits, graphs."""
     engine = generator.engine
     size = BYTES[generator.dtype]
     step = BATCHED_TOKENS * (4 * model.dim + 3 * model.ffn_dim / engine.gpus_per_replica) * size
@@ -181,7 +181,8 @@ def vllm_own_gib(model: Architecture, generator: GeneratorConfig) -> float:
 
 
 def vllm_parts(model: Architecture, generator: GeneratorConfig, memory_gib: float) -> Parts:
-    """On each GPU of a replica. The cache gets what is left of gpu_memory_utilization; below 0 it is too little.
+    """Memory of vLLM on each GPU of a replica. The cache gets what is left of gpu_memory_utilization; below 0 it is too
+    little.
 
     Its process's context comes on top of that share: vLLM starts to count once it has one.
     """
@@ -193,7 +194,7 @@ def vllm_parts(model: Architecture, generator: GeneratorConfig, memory_gib: floa
 
 
 def engine_parts(model: Architecture, generator: GeneratorConfig, *, on_gpu: bool) -> Parts:
-    """Of a replica of our own engines: a cache for max_batch sequences, and the next weights beside the present."""
+    """A replica of our own engines: a cache for max_batch sequences, and the next weights beside the current."""
     rows = generator.max_batch * generator.max_model_len
     weights = weight_gib(model, generator)
     cache = rows * kv_token_gib(model, generator)

@@ -1,4 +1,4 @@
-"""Who sits on which GPU, planned from the recipe and the machine, and whether it fits there."""
+"""Assigns processes to GPUs, from the recipe and the machine, and checks that they fit."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Placement:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """For a person: the seats of each GPU, or of the host, with their estimated memory.
+        """The processes of each GPU, or of the host, with their estimated memory, for people to read.
 
         Of many GPUs those that are alike are shown once.
         """
@@ -146,7 +146,7 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     trainer_gpus, generator_gpus = _assign(wanted, machine, **on_gpu)
 
     def fits(trainer: TrainerConfig) -> bool:
-        """On each of the trainer's GPUs, or on the host, beside everybody else."""
+        """Whether it fits on each of the trainer's GPUs, or on the host, beside all others."""
         seats = _seats(replace(wanted, trainer=trainer), machine, trainer_gpus, generator_gpus)
         where = trainer_gpus or (None,)
         return not _too_little(tuple(seat for seat in seats if seat.gpu in where), machine)
@@ -175,7 +175,7 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
 
 
 def stored_gib(wanted: Wanted) -> float:
-    """Of weights in /dev/shm."""
+    """Memory of the weights in /dev/shm."""
     generator = wanted.generator
     return wanted.host_versions * version_gib(wanted.model, generator, wanted.trainer) if generator else 0.0
 

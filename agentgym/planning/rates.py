@@ -101,7 +101,7 @@ class Rates:
 
 
 def policy_of(model: str, lora_rank: int) -> str:
-    """With LoRA a step and a weight update take another time than with all weights."""
+    """Describes what is trained: with LoRA a step and a weight update take another time than with all weights."""
     return f"{model}, LoRA of rank {lora_rank}" if lora_rank else model
 
 
@@ -116,5 +116,5 @@ def read_rates(path: str) -> Rates:
 
 
 def tokens_of(episode: Sequence[tuple[int, int]]) -> int:
-    """Of a whole episode, context included: what the trainer computes."""
+    """The tokens of a whole episode, context included: what the trainer computes."""
     return sum(new + sampled for new, sampled in episode)

@@ -65,7 +65,7 @@ class Work:
             self.owed_s += seconds
 
     def advance(self) -> None:
-        """To the present."""
+        """Advances to the present."""
         now = self._loop.time()
         passed = now - self._at
         worked = passed * self.speed

@@ -39,7 +39,7 @@ def shown_once(blocks: list[Block]) -> list[str]:
 
 
 def _span(first: str, last: str) -> str:
-    """Of two names that differ in a number: trainer 1-31."""
+    """Joins two names that differ in a number: trainer 1-31."""
     found = NUMBER.findall(last)
     return NUMBER.sub(lambda number: f"{number[0]}-{found[0]}", first) if len(found) == 1 else f"{first} to {last}"
 

@@ -231,7 +231,7 @@ class _Run:
 
 
 def simulate(rates: Rates, loop: LoopConfig, layout: Layout, *, steps: int = 10, seed: int = 0) -> Forecast:
-    """Of `steps` steps. Deterministic: lengths are drawn by `seed`. Nothing is started and no time passes."""
+    """Simulates `steps` steps. Deterministic: lengths are drawn by `seed`. Nothing is started and no time passes."""
 
     async def run() -> Forecast:
         return await _Run(rates, replace(loop, steps=steps), layout, seed).run()

@@ -17,7 +17,7 @@ START_S = 60.0
 
 
 class WorkerPool:
-    """At most `size` processes, each of which scores one episode at a time."""
+    """Keeps at most `size` processes, each of which scores one episode at a time."""
 
     def __init__(self, functions: Sequence[bytes], *, size: int) -> None:
         given = {"functions": [base64.b64encode(one).decode() for one in functions], "files": loaded_files()}

@@ -239,7 +239,7 @@ class AsyncRun:
         )
 
     async def _evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
-        """Of the weights that the generators hold, which are those after `step`."""
+        """Evaluates the weights that the generators hold, which are those after `step`."""
         session, name = self.session, checkpoint_name(step)
         player = session.engines.player
         return await measure(
@@ -247,11 +247,11 @@ class AsyncRun:
         )
 
     def _mark(self, position: dict[str, Json]) -> None:
-        """In a thread. The step has ended once all that it leaves would outlast a power cut."""
+        """Marks the step as ended, in a thread, once all that it leaves would outlast a power cut."""
         self.folder.sync_metrics()
         self.session.engines.trainer.journal.mark(position)
 
     def _save_episodes(self, record: StepRecord, logprobs: Sequence[float]) -> None:
-        """In a thread. logprobs: the trainer's, of the trained tokens."""
+        """Saves the episodes, in a thread. logprobs: the trainer's, of the trained tokens."""
         of_turns = by_turn(record.groups, logprobs) if self.session.settled.keeps_logprobs else None
         self.folder.save_groups(record.step, record.groups, record.skipped, of_turns)

@@ -31,7 +31,7 @@ class Background:
             await asyncio.shield(self._last)
 
     async def close(self) -> None:
-        """As `done`, for the end of something that has failed: raises nothing."""
+        """Waits as `done` does, at the end of a failed run: raises nothing."""
         if self._last is not None:
             await asyncio.gather(self._last, return_exceptions=True)
 
@@ -66,7 +66,7 @@ class Sinks:
             sink.log(step, metrics)
 
     async def call(self, function: Callable[[], None]) -> None:
-        """In the thread, after all that was logged."""
+        """Calls it in the thread, after everything that was logged."""
         await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     @classmethod

@@ -226,7 +226,7 @@ class GeneratorCalls:
     async def _everywhere(
         self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
     ) -> list[list[Said]]:
-        """By replica."""
+        """Completions by replica."""
         requests = self._requests(prompt, n, sampling)
         answers = await asyncio.gather(*map(self._service.generate_everywhere, requests))
         by_replica = zip(*answers, strict=False)  # of one that dies meanwhile some are missing

@@ -53,7 +53,7 @@ class CheckpointWriter:
         self._under_way = step, count
 
     async def wait(self) -> None:
-        """As `finish`, because the next one is due: a metric has how long that took."""
+        """Waits as `finish` does, because the next one is due; a metric has the duration."""
         if self._under_way is not None:
             begin_s = time.monotonic()
             await self.finish()
@@ -82,7 +82,7 @@ class CheckpointWriter:
             self.note(text)
 
     def metrics(self) -> dict[str, float]:
-        """Of what ended since this was asked last.
+        """The metrics of what ended since the last call.
 
         checkpoint/write_s: how long steps went on beside the writing of one. checkpoint/wait_s: how long training
         stood still because the next one was due.
@@ -97,8 +97,8 @@ class CheckpointWriter:
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoints(CheckpointWriter):
-    """Those of a run with a position. When one counts it gets its position, the state names it, the journal drops its
-    steps and older ones are removed.
+    """The checkpoints of a run with a position. When one counts it gets its position, the state names it, the journal
+    drops its steps and older ones are removed.
 
     in_flight: None where nothing is sampled. keep: see loop.keep_checkpoints; 0 is all.
     """

@@ -89,7 +89,9 @@ wait "$controller"; code=$?
 
 
 def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
-    """For sbatch. log: the file for all that is printed. options: more of sbatch's, as `--partition=gpu`."""
+    """The batch script for sbatch. log: the file for all that is printed. options: more of sbatch's, as
+    `--partition=gpu`.
+    """
     given = [
         f"--job-name={order.name}",
         f"--nodes={order.num_nodes}",

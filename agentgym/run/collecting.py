@@ -79,7 +79,7 @@ async def collect(settled: Settled, folder: RunFolder, reporter: Reporter) -> Le
 
 
 def split(made: list[T], config: SftConfig) -> tuple[list[T], list[T]]:
-    """Those that are trained and those that are held out, at least one of each where there is a share to hold out."""
+    """Splits into trained and held-out conversations, at least one of each if a share is to be held out."""
     order = random.Random(f"{config.seed}/held-out").sample(made, len(made))
     count = round(config.held_out_share * len(made))
     if config.held_out_share and len(made) > 1:

@@ -231,7 +231,7 @@ def _is_schema(given: object) -> bool:
 
 
 def _with_parameters(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """As the tools of environments are: a function that takes nothing has parameters too."""
+    """The tool as environments' tools are: a function without arguments has `parameters` too."""
     function = cast("Mapping[str, Json]", schema["function"])
     if function.get("parameters") is not None:
         return schema

@@ -45,7 +45,7 @@ class TrainResult:
 async def measure_end(
     settled: Settled, folder: RunFolder, reporter: Reporter, state: RunState, total: int
 ) -> TrainResult:
-    """For a run that has all its steps, `total`: what is missing of its last evaluation.
+    """Finishes the last evaluation of a run that has all its steps, `total`.
 
     Raises AlreadyDoneError when nothing is missing.
     """
@@ -95,7 +95,7 @@ def compare_ends(
 
 
 def _result_of(folder: RunFolder, step: int) -> TrainResult:
-    """As `compare_ends` saved it."""
+    """The result as `compare_ends` saved it."""
     saved = folder.load_comparison()
     first, last = (
         EvalResult.from_mapping(one) if isinstance(one := saved.get(key), Mapping) else None

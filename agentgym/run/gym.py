@@ -133,7 +133,7 @@ class Gym:
 
     @property
     def sandbox(self) -> Sandbox | None:
-        """For episodes: its calls are seen in the activity."""
+        """The sandbox of episodes: its calls are seen in the activity."""
         return watched(self.backend, self.activity) if self.backend is not None else None
 
     def player(self, generator: Generator) -> EpisodePlayer:
@@ -211,7 +211,7 @@ def prepare(
 
 
 def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True) -> str:
-    """For a dry run: as `prepare`, and measures the prompts where the model's tokenizer is on this machine.
+    """Checks, for a dry run, what `prepare` checks, and the prompts' lengths if the tokenizer is on this machine.
 
     It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are, in words.
     """

@@ -85,7 +85,7 @@ class InFlight:
             await trainer.call(TitanTrainer.keep_versions, str(weight_files(self.folder, position.step)), older)
 
     async def forget(self, position: Position, store: WeightStore) -> None:
-        """After a step: the groups before this position, and the weights that no group from there on needs."""
+        """Forgets, after a step, the groups before this position and the weights that no later group needs."""
         for number in [number for number in self._ended if number < position.next_group]:
             del self._ended[number]
         if self.pinned:

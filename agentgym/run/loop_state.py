@@ -29,7 +29,7 @@ class LoopState:
 
 
 def pickled(state: LoopState) -> bytes:
-    """As it is now. Raises UserError for an item of the buffer that can't be pickled."""
+    """Pickles the state as it is now. Raises UserError for an item of the buffer that can't be pickled."""
     try:
         return pickle.dumps(state)
     except (pickle.PicklingError, TypeError, AttributeError) as error:

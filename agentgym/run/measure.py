@@ -78,7 +78,7 @@ async def measure(
 def with_usage(
     result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig, known: Container[str]
 ) -> EvalResult:
-    """With what its episodes took of a server; the same where none was asked. known: ids of those played before."""
+    """Adds what its episodes used of a server; unchanged if none was called. known: ids of those played before."""
     total: dict[str, float] = {}
     for episode in (episode for row in rows for episode in row):
         for name, value in usage_of(episode, kept=episode.episode_id in known).items():

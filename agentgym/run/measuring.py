@@ -228,7 +228,7 @@ class _Measurement:
         return [(context, tokens) for tokens in lengths], await self._seconds(requests)
 
     async def _quickest(self, count: int, context: int, tokens: int, salts: Iterator[int]) -> float:
-        """Of two tries: what else the machine does only slows them down."""
+        """Best of two: other load can only slow a run."""
         return min([await self._requests(count, context, tokens, next(salts)) for _ in range(2)])
 
     async def _requests(self, count: int, context: int, tokens: int, salt: int) -> float:
@@ -320,7 +320,7 @@ def line_of(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, 
 
 
 def _turns(episode: Episode) -> Turns:
-    """Of each turn: the tokens that its context has more than the turn before, and those that were sampled."""
+    """For each turn, the number of context tokens added since the turn before, and of sampled tokens."""
     found, known = [], 0
     for turn in episode.turns:
         found.append((len(turn.prompt_ids) - known, len(turn.completion_ids)))

@@ -100,7 +100,7 @@ def group_counts(groups: Sequence[Group], skipped: Sequence[Group]) -> dict[str,
 
 
 def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """By how much each `<name>_total` has grown, as `<name>`."""
+    """The growth of each `<name>_total`, as `<name>`."""
     return {
         name.removesuffix("_total"): value - before.get(name, 0.0)
         for name, value in now.items()

@@ -34,7 +34,7 @@ async def evaluate_served(
     resume: bool = False,
     registry: PluginRegistry | None = None,
 ) -> EvalResult:
-    """As `evaluate.evaluate`, of a `model.path` that begins with `openai:`."""
+    """Evaluates a `model.path` that begins with `openai:`, as `evaluate.evaluate` does."""
     async with AsyncExitStack() as stack:
         cache = AnswerCache(cache_folder(recipe, folder.path), recipe.policy.url, by=folder.name)
         policy = open_policy(recipe, cache, reporter)

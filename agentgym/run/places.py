@@ -72,7 +72,7 @@ def settle_places(
 
 
 def beside_others(wanted: Wanted, placement: Placement) -> Placement:
-    """As planned, or without what `auto` took for speed, where others hold memory of these GPUs.
+    """The plan, or the plan without what `auto` chose for speed if others hold memory of these GPUs.
 
     Raises UserError where that is too little, too.
     """
@@ -107,7 +107,7 @@ def on_gpus(recipe: Recipe, placement: Placement) -> Recipe:
 
 
 def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
-    """As `settle_places`, for generators alone. model: None is one whose memory cannot be estimated."""
+    """Settles the placement of generators alone. model: None is one whose memory cannot be estimated."""
     refuse_impossible(model, None, recipe.generator)
     if model is None or recipe.launcher.transport():
         return recipe
@@ -122,7 +122,9 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
 
 
 def placement_lines(recipe: Recipe, model: Architecture | None, machine: Machine, unknown: str = "") -> list[str]:
-    """For a dry run. unknown: why there is no model. Raises UserError for a machine on which it does not fit."""
+    """The placement as lines, for a dry run. unknown: why there is no model. Raises UserError for a machine on which it
+    does not fit.
+    """
     refuse_layout(recipe, model)
     if model is None:
         return [f"memory       not estimated: {unknown}"]

@@ -193,7 +193,7 @@ async def trainer_processes(
 
 
 async def _figures(learner: TitanLearner, step: int, trained: list[Group], skipped: list[Group]) -> dict[str, float]:
-    """As the run records them, without what depends on the time."""
+    """The figures as the run records them, without those that depend on time."""
     episodes = [episode for group in [*trained, *skipped] for episode in group.episodes]
     staleness = [step - 1 - oldest_version(group) for group in trained]
     return {**rollout_metrics(episodes), **loop_metrics(trained, skipped, staleness), **await learner.step(trained)}

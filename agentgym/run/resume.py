@@ -152,7 +152,7 @@ def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None
 
 
 def journal_position(folder: RunFolder, checkpoint: int, recipe: Recipe, say: Callable[[str], None]) -> Position | None:
-    """Of the last finished step, where the journal leads there from the checkpoint of this step; else None.
+    """The position after the last finished step, if the journal leads there from this step's checkpoint; else None.
 
     A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line. A
     deterministic run repeats them exactly, and needs what only the checkpoint has: the groups that were under way.
@@ -191,7 +191,7 @@ def _saves_episodes(config: Mapping[str, object]) -> bool:
 
 
 def _settings(config: Mapping[str, object]) -> dict[str, object]:
-    """As JSON has them, in which tuples are lists."""
+    """The settings as JSON has them: tuples are lists."""
     found: dict[str, object] = {}
     for name in SETTINGS:
         value: object = config

@@ -177,7 +177,9 @@ class Services:
         return self.session.folder
 
     async def begin(self) -> AsyncRun:
-        """For `agentgym.loops.async_rl.train`: goes on where the folder is, or saves a checkpoint of step 0."""
+        """Opens the run for `agentgym.loops.async_rl.train`: continues where the folder is, or saves a checkpoint of
+        step 0.
+        """
         return await AsyncRun.begin(self.session)
 
     def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
@@ -193,7 +195,7 @@ class Services:
     def record(
         self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], skipped: Sequence[Group] = ()
     ) -> None:
-        """Into the run's folder, to `logging.sinks`, and shown: metrics, and the episodes of this step.
+        """Records metrics and the episodes of this step: in the run's folder, in `logging.sinks`, and on the terminal.
 
         skipped: those that were played for it and not trained. The sinks are fed in a thread; what one raises is raised
         here at a later step, or at the end.

@@ -45,7 +45,7 @@ class Settled:
 
 
 def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None) -> Settled:
-    """For training. scratch: gets the weights that a recipe draws. note: gets what is worth knowing.
+    """Settles a recipe for training. scratch: gets the weights that a recipe draws. note: gets what is worth knowing.
 
     Raises UserError for what the user must fix, with the numbers and what would do.
     """
@@ -65,7 +65,7 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
 
 
 def settle_sampling(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None) -> Settled:
-    """For generators alone, as an evaluation needs them: any model that an engine can load."""
+    """Settles generators alone, as an evaluation needs them: any model that an engine can load."""
     model_path = _model_of(recipe, scratch)
     engine = settle_engine(recipe.generator, str(model_path), note)
     architecture = None if why_not_native(str(model_path)) else read_architecture(model_path)
@@ -74,7 +74,7 @@ def settle_sampling(recipe: Recipe, scratch: Path, note: Note, registry: PluginR
 
 
 def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry) -> Settled:
-    """For measuring: one replica, and as few trainer processes as the model needs."""
+    """Settles a recipe for measuring: one replica, and as few trainer processes as the model needs."""
     check_sampling(recipe)
     model_path = _model_of(recipe, scratch)
     found = settle_engine(recipe.generator, str(model_path), note)
@@ -88,12 +88,12 @@ def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegi
 
 
 def settle_served(recipe: Recipe, registry: PluginRegistry | None = None) -> Settled:
-    """For a policy that a server holds."""
+    """Settles a recipe whose policy a server holds."""
     return Settled(recipe=recipe, registry=registry or _registry_of(recipe), model_path=None)
 
 
 def settle_deterministic(recipe: Recipe) -> Recipe:
-    """With what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
+    """Applies what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
     loop, generator = recipe.loop, recipe.generator
     if not loop.deterministic:
         return recipe
@@ -113,7 +113,7 @@ def settle_deterministic(recipe: Recipe) -> Recipe:
 
 
 def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine | None) -> Recipe:
-    """With as many trainer processes as it needs, of those that it has. machine: None is one where any number fits."""
+    """The recipe with the fewest trainer processes that fit. machine: None is one where any number fits."""
     trainer = recipe.trainer
     counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
     for procs in [*counts, trainer.procs]:

@@ -48,7 +48,7 @@ class DemonstrationCalls:
         return self.lessons.held_out
 
     def batch(self, step: int) -> list[Sample]:
-        """Of a step, from 1; every epoch has each conversation once, in an order of the seed's."""
+        """The conversations of a step, from 1; every epoch has each once, in an order that the seed fixes."""
         config = self._config
         return [one.sample() for one in sft.batch(self.lessons.trained, step, config.batch_size, config.seed)]
 
@@ -196,7 +196,7 @@ class SftRun:
         return await sft.held_out_loss(trainer, self.dataset.held_out, self.config.batch_size)
 
     async def evaluate(self, step: int) -> EvalResult:
-        """Of the weights after `step`, which `save` kept, on held-out tasks of the recipe's environment."""
+        """Evaluates the weights that `save` kept after `step` on held-out tasks of the recipe's environment."""
         recipe = self.settled.recipe
         result = await evaluate(
             at_checkpoint(recipe, self.folder.checkpoint_dir(step)) if step else recipe,
@@ -211,7 +211,7 @@ class SftRun:
         return result
 
     def record(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Into the run's folder, to `logging.sinks` in a thread while `training` goes on, and shown. Returns it."""
+        """Records metrics in the run's folder, in `logging.sinks` (by a thread) and on the terminal; returns them."""
         found = {**metrics, "sft/epoch": self.dataset.epochs(step)}
         self.folder.append_metrics(step, found)
         self._sinks.log(step, found)

@@ -167,7 +167,7 @@ class ChatRenderer:
 
     @cached_property
     def _unused(self) -> frozenset[str]:
-        """Those of a result's name and id that the template does not write."""
+        """The fields of a result, name or id, that the template does not write."""
         result: Message = {"role": "tool", "content": "0", "name": "tool", "tool_call_id": "call00001"}
         text = self.between_turns([result], self.stop)
         others: list[tuple[str, Message]] = [
@@ -339,7 +339,7 @@ def _is_read(parsed: Parsed, calls: Sequence[ToolCall]) -> bool:
 
 
 def _is_in(content: str, text: str) -> bool:
-    """As it is, trimmed, or as JSON."""
+    """Whether a text is in another as it is, trimmed, or as JSON."""
     return content.strip() in text or any(
         json.dumps(content, ensure_ascii=ascii_only)[1:-1] in text for ascii_only in (False, True)
     )

@@ -23,7 +23,7 @@ class Marks:
         return text
 
     def all_broken_up(self, value: Json) -> Json:
-        """In all texts of a value."""
+        """Breaks up the marks in all texts of a value."""
         for mark in self._marks:
             value = replaced(value, mark, f"{mark[:1]} {mark[1:]}")
         return value

@@ -30,7 +30,7 @@ _MAX_MESSAGES = 8
 
 
 class Remembered(Generic[Value]):
-    """At most `size` values by key; when it is full, it begins again."""
+    """Keeps at most `size` values by key, and starts empty again when it is full."""
 
     __slots__ = ("_size", "_values")
 

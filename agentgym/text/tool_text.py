@@ -47,7 +47,7 @@ def _line(function: Json) -> str:
 
 
 def _type(schema: Json, definitions: Mapping[str, Json], depth: int = 0) -> str:
-    """As short as it can be said: `string`, `"a" | "b"`, `integer[]`, `{x: number}`."""
+    """The type in its shortest notation: `string`, `"a" | "b"`, `integer[]`, `{x: number}`."""
     if not isinstance(schema, Mapping) or depth > 4:
         return "any"
     match schema:

@@ -222,7 +222,7 @@ def _rendered(
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message], tools: Any, *, generation_prompt: bool) -> str:
-    """With tools where there are any."""
+    """Renders with tools, if there are any."""
     if tools is None:
         return tokenizer.render(messages, generation_prompt=generation_prompt)
     return tokenizer.render(messages, generation_prompt=generation_prompt, tools=tools)

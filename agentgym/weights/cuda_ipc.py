@@ -94,7 +94,7 @@ class GpuWeights:
 
 
 class CudaIpcStore(SharedMemoryStore):
-    """Only one process may `put`. Its buffers take `keep` times the weights' size on its GPU."""
+    """Weights on a GPU. Only one process may `put`; its buffers take `keep` times the weights' size on its GPU."""
 
     suffix = GPU_SUFFIX
 

@@ -52,7 +52,7 @@ def keep_few_words() -> None:
 
 
 def live_tensors() -> int:
-    """Of those that Python can see; what was frozen at the start is left out.
+    """Counts the tensors that Python can see; what was frozen at the start is left out.
 
     All in one call into C: no other thread runs while `gc.get_objects` holds its objects. Half-made tuples are among
     them, which Python refuses to grow when somebody else holds them.

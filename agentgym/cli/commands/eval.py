@@ -189,7 +189,7 @@ def _measure(
 
 
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
-    """And with --check what the server says."""
+    """Shows the plan and, with --check, the server's answer."""
     from agentgym.data_sets import OutOfReach
     from agentgym.run.gym import refuse_long_prompts
 

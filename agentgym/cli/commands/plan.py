@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 
 def _rates(arguments: argparse.Namespace, recipe: Recipe, registry: PluginRegistry, shell: JobShell) -> Rates:
-    """With the lengths that are asked for, as the recipe's limits leave them."""
+    """Rates for the requested lengths, as far as the recipe's limits allow."""
     lengths, limits = _lengths(arguments.lengths) if arguments.lengths else None, recipe.rollout
     asked = as_played(lengths, limits) if lengths else None  # refused before anything is measured
     measured = not arguments.rates
@@ -208,7 +208,7 @@ def _idle(busy: float) -> float:
 
 
 def _most_gib(split: Split) -> float:
-    """Of the fullest GPU; of the host, where that is all there is."""
+    """Memory of the fullest GPU, or of the host where there is no GPU."""
     seats = split.placement.seats
     return max(peak([seat for seat in seats if seat.gpu == gpu]) for gpu in {seat.gpu for seat in seats})
 

@@ -94,7 +94,7 @@ def _scope(steps: Sequence[int], known: Sequence[int], evals: bool) -> str:
 
 
 def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -> tuple[Scorer, dict[str, float]]:
-    """With the environment that the folder's recipe names, as it is installed now."""
+    """A scorer of the environment that the folder's recipe names, as it is installed now."""
     from agentgym.env import default_weights
     from agentgym.recipe import build_recipe
     from agentgym.rollout.environments import build_environment

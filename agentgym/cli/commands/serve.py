@@ -102,7 +102,7 @@ def _is_here(host: str) -> bool:
 
 
 def _key(arguments: argparse.Namespace) -> str:
-    """Of the file, which is written if it is not there; empty without one. Raises UserError."""
+    """The key in the file, which is created if it does not exist; empty without a file. Raises UserError."""
     if not arguments.key_file:
         return ""
     path = Path(arguments.key_file).expanduser()

@@ -46,7 +46,7 @@ class ToolFormat(ABC):
         """The calls as `parse` reads them, behind the content."""
 
     def parse_ids(self, token_ids: Sequence[int], tokenizer: TokenTexts) -> Parsed:
-        """As `parse`; where a marker is one token of its own, the same characters in other tokens are no marker."""
+        """Parses as `parse` does; if a marker is one token, the same characters in other tokens are not a marker."""
         text = tokenizer.decode(token_ids)
         if not any(marker in text for marker in self.markers):
             return self.parse(text)
@@ -68,7 +68,7 @@ class ToolFormat(ABC):
 
 @functools.lru_cache(maxsize=64)  # asked for every turn that calls
 def _single_tokens(texts: tuple[str, ...], tokenizer: TokenTexts) -> dict[int, str]:
-    """Those of the texts that are one token each, wherever they are, by its id."""
+    """The texts that are always one token, by its id."""
     found: dict[int, str] = {}
     for text in texts:
         ids = tokenizer.encode(text)

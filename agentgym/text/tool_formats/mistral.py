@@ -41,7 +41,7 @@ class _Mistral(ToolFormat):
 
 @dataclass(frozen=True)
 class Mistral(_Mistral):
-    """Since version 11: `[TOOL_CALLS]name[ARGS]{…}` for each call."""
+    """The format since version 11: `[TOOL_CALLS]name[ARGS]{…}` for each call."""
 
     def write(self, calls: Sequence[ToolCall], content: str = "") -> str:
         return content + "".join(f"{_CALLS}{call.name}{_ARGS}{dumps(call.arguments)}" for call in calls)
@@ -49,7 +49,9 @@ class Mistral(_Mistral):
 
 @dataclass(frozen=True)
 class MistralList(_Mistral):
-    """To version 7: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]`; an id has 9 letters and digits."""
+    """The format up to version 7: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]`; an id has 9 letters and
+    digits.
+    """
 
     def write(self, calls: Sequence[ToolCall], content: str = "") -> str:
         listed = [

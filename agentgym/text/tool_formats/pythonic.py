@@ -87,7 +87,7 @@ def _source(lines: Sequence[bytes], tree: ast.expr) -> str:
 
 
 def _nesting(said: str) -> int:
-    """At least as deep as the text's brackets are nested; those in its texts count, too."""
+    """An upper bound on how deep the text's brackets are nested; those in strings count, too."""
     deepest = depth = 0
     for bracket in re.findall(r"[\[\](){}]", said):
         depth += 1 if bracket in "[({" else -1

@@ -94,7 +94,7 @@ class _Worker(Child):
 
     @property
     def alive(self) -> bool:
-        """Not either when an agent left processes behind."""
+        """Whether it can be used again: not if an agent left processes behind."""
         return super().alive and self.process is not None and not has_children(self.process.pid)
 
     async def start(self, output: int | None = None) -> None:
