@@ -1,9 +1,8 @@
 """Runs in each Python process of a soak: more heartbeats than a run has, a count of the live tensors, small caches.
 
 Python imports this file by its name when its folder is on PYTHONPATH (soak.py). The heartbeats are the run's own code,
-every few milliseconds, so that many of them meet a forward pass. Each thread of a tokenizer remembers up to 10,000
-words, at 2 KiB each with the tiny policy's, which takes hours to fill: here it remembers few, so that this is not
-mistaken for a leak.
+every few milliseconds, so that many of them meet a forward pass. Each thread of a tokenizer may remember 10,000 words,
+at 2 KiB each with the tiny policy's, which takes hours to fill: here it remembers few.
 """
 
 from __future__ import annotations
