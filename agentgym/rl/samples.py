@@ -18,15 +18,6 @@ def group_samples(groups: Iterable[Group], branch_weights: BranchWeights = "toke
     ]
 
 
-def episode_sample(episode: Episode, advantage: float) -> Sample:
-    """The sample of an episode that never branched, even if nothing in it is trained; see `episode_samples`."""
-    [branch] = episode.all_branches
-    trained = {turn for turn in branch if not episode.turns[turn].masked}
-    sample = _branch_sample(episode.episode_id, episode, branch, trained, _of_tokens(episode, advantage))
-    check_provenance([sample], episode)
-    return sample
-
-
 def episode_samples(episode: Episode, advantage: float, branch_weights: BranchWeights = "tokens") -> list[Sample]:
     """The tokens of each branch's turns; a turn is trained in the first branch that holds it, later it is context.
 

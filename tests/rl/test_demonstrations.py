@@ -13,7 +13,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.policies.scripted import play_script
 from agentgym.rl.demonstrations import Demonstration, split_turns, written
-from agentgym.rl.samples import episode_sample
+from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
@@ -125,7 +125,7 @@ def played(turns: list[tuple[int, ...]], renderer: ChatRenderer) -> Sample:
             )
             episode = await player.play(task, episode_id="e", seed=0)
         assert episode.success, episode.error
-        return episode_sample(episode, 1.0)
+        return episode_samples(episode, 1.0)[0]
 
     return asyncio.run(play())
 

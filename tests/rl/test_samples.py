@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym.rl.samples import episode_sample, episode_samples, group_samples
+from agentgym.rl.samples import episode_samples, group_samples
 from agentgym.types import Episode, FinishReason, Group, Task, Turn, VersionSpan
 
 TASK = Task(task_id="t", prompt=())
@@ -29,7 +29,7 @@ def two_turns():
 
 
 def test_every_token_appears_once_with_its_own_mask_logprob_and_version():
-    sample = episode_sample(two_turns(), 0.5)
+    sample = episode_samples(two_turns(), 0.5)[0]
     assert sample.token_ids == (1, 2, 3, 4, 9, 8)
     assert sample.loss_mask == (0, 0, 1, 1, 0, 1)
     assert sample.logprobs == (0, 0, -0.1, -0.2, 0, -0.1)
@@ -40,7 +40,7 @@ def test_every_token_appears_once_with_its_own_mask_logprob_and_version():
 def test_a_masked_turn_is_context_and_is_not_trained():
     episode = two_turns()
     episode.turns[0] = replace(episode.turns[0], masked=True)
-    sample = episode_sample(episode, 0.5)
+    sample = episode_samples(episode, 0.5)[0]
     assert sample.token_ids == (1, 2, 3, 4, 9, 8)
     assert sample.loss_mask == (0, 0, 0, 0, 0, 1)
     assert sample.logprobs == (0, 0, 0, 0, 0, -0.1)
@@ -54,21 +54,21 @@ def test_a_masked_turn_is_context_and_is_not_trained():
 def test_a_turns_own_advantage_is_on_its_tokens_alone():
     episode = two_turns()
     episode.turn_advantages = [0.25, -2.0]
-    assert episode_sample(episode, 0.5).advantages == (0, 0, 0.25, 0.25, 0, -2.0)
+    assert episode_samples(episode, 0.5)[0].advantages == (0, 0, 0.25, 0.25, 0, -2.0)
 
 
 def test_a_turn_that_rewrites_history_is_caught():
     episode = two_turns()
     episode.turns[1] = turn([1, 2, 3, 7, 9], [8], (6, 0, 1))
     with pytest.raises(AssertionError, match="rewrote its history"):
-        episode_sample(episode, 1.0)
+        episode_samples(episode, 1.0)[0]
 
 
 def test_two_turns_with_nothing_between_them_are_caught():
     episode = two_turns()
     episode.turns[1] = turn([1, 2, 3, 4], [8], (6, 0, 1))
     with pytest.raises(AssertionError, match="with nothing between"):
-        episode_sample(episode, 1.0)
+        episode_samples(episode, 1.0)[0]
 
 
 def test_every_scored_episode_is_a_sample_whatever_its_advantage():

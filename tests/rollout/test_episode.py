@@ -9,7 +9,7 @@ from fast_clock import run_fast
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
 from agentgym.rewards import Reward
-from agentgym.rl.samples import episode_sample
+from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer, derive_seed
@@ -123,7 +123,7 @@ def test_turns_continue_the_sampled_tokens_and_only_those_are_trained(play, toke
     assert len(episode.turns) == 3
     first, second, _ = episode.turns
     assert second.prompt_ids[: len(first.prompt_ids) + 3] == first.prompt_ids + tokenizer.encode("no") + (2,)
-    sample = episode_sample(episode, 1.0)
+    sample = episode_samples(episode, 1.0)[0]
     trained = [t for t, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
     assert tokenizer.decode(trained) == "no<|im_end|>well<|im_end|>yes<|im_end|>"
     assert tokenizer.decode(sample.token_ids).startswith(

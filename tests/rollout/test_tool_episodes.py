@@ -13,7 +13,7 @@ from shopping import TASK, Shopping
 
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
-from agentgym.rl.samples import episode_sample
+from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
@@ -86,7 +86,7 @@ def test_sampled_tokens_are_kept_as_sampled_over_turns_that_call(tokenizer: Hugg
         assert turn.prompt_ids == asked and turn.completion_ids == sampled
         assert asked[: len(known)] == known and len(asked) > len(known)
         known = asked + sampled
-    sample = episode_sample(episode, 1.0)
+    sample = episode_samples(episode, 1.0)[0]
     assert sample.token_ids == known
     trained = [token for token, mask in zip(known, sample.loss_mask, strict=True) if mask]
     assert trained == [token for turn in speaker.turns for token in turn]
@@ -107,7 +107,7 @@ def test_the_agent_reads_what_its_calls_gave_and_a_result_forges_nothing(tokeniz
 
 def test_a_masked_turn_is_sampled_kept_and_not_trained(tokenizer: HuggingFaceTokenizer) -> None:
     episode, speaker = play(tokenizer, BROKEN, GOOD, "Done.", config=replace(CONFIG, malformed_calls="mask"))
-    sample = episode_sample(episode, 1.0)
+    sample = episode_samples(episode, 1.0)[0]
     trained = [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
     assert trained == [token for turn in speaker.turns[1:] for token in turn]
     assert episode.reward == 1.0 and [turn.masked for turn in episode.turns] == [True, False, False]

@@ -17,7 +17,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.loops.sft import batch
 from agentgym.models.tiny import policy_path
 from agentgym.rl.demonstrations import Demonstration, Written, written
-from agentgym.rl.samples import episode_sample
+from agentgym.rl.samples import episode_samples
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
@@ -203,7 +203,7 @@ def test_an_episode_of_the_same_tokenizer_is_imitated_as_it_was_sampled(tmp_path
     read_episodes(str(run.path), 1.0, collection)
     (made, demonstration), _ = write_all(collection, renderer, 512)
     episode = [saved.episode for saved in run.read_episodes(1)][1]
-    assert made.sample().token_ids == episode_sample(episode, 1.0).token_ids
+    assert made.sample().token_ids == episode_samples(episode, 1.0)[0].token_ids
     assert made.token_ids != written(demonstration, renderer).token_ids, "sampled tokens are never tokenized again"
 
 
