@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
@@ -70,11 +71,7 @@ def _inside(key: str, registry: PluginRegistry) -> Group | None:
         return None
     of_section = [(text, kind) for path, text, kind in sections() if path == key]
     text, kind = of_section[0] if of_section else ("", None)
-    more = {}
-    if kind is not None:
-        more = {f"{key}.{n}": summary(registry.component(kind, n)) for n in component_names(kind, registry)}
-    if key in ("env", "sandbox"):
-        more = {f"{key}.{name}": "" for name in registry.names("environments" if key == "env" else "sandboxes")}
+    more = {group.key: group.text for group in choices(key, kind, registry)}
     return Group(key=key, text="" if settings[0].key == key else text, settings=settings, more=more)
 
 
@@ -95,10 +92,22 @@ def every_group(registry: PluginRegistry) -> Iterator[Group]:
         if group := _inside(key, registry):
             yield dataclasses.replace(group, more={})
     for path, _, kind in sections():
-        if kind is not None:
-            yield from (component(path, kind, name, registry) for name in component_names(kind, registry))
-    yield from (environment(name, registry) for name in registry.names("environments"))
-    yield from (sandbox(name, registry) for name in registry.names("sandboxes"))
+        yield from choices(path, kind, registry)
+
+
+def choices(path: str, kind: ComponentKind | None, registry: PluginRegistry) -> Iterator[Group]:
+    """What may be chosen in a section: components, environments or sandboxes. One that is broken says why."""
+    names: Sequence[str] = ()
+    make: Callable[[str, PluginRegistry], Group] = environment if path == "env" else sandbox
+    if kind is not None:
+        names, make = component_names(kind, registry), partial(component, path, kind)
+    elif path in ("env", "sandbox"):
+        names = registry.names("environments" if path == "env" else "sandboxes")
+    for name in names:
+        try:
+            yield make(name, registry)
+        except UserError as error:
+            yield Group(key=f"{path}.{name}", text=f"unavailable: {error}")
 
 
 def component_names(kind: ComponentKind, registry: PluginRegistry) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.cli.settings_page import page
-from agentgym.hooks import PluginRegistry
+from agentgym.hooks import PluginRegistry, hookimpl
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -35,6 +35,22 @@ def test_a_key_shows_its_settings_and_no_others(cli, key: str, shown: str, hidde
     cli.plugins = PluginRegistry.discover
     end = cli("settings", key)
     assert end.code == 0 and shown in end.out and hidden not in end.out
+
+
+class Broken:
+    """A plugin whose agent needs what is not installed."""
+
+    @hookimpl
+    def agents(self) -> dict[str, str]:
+        return {"parrot": "package_that_is_not_there.agents:Parrot"}
+
+
+def test_a_broken_plugin_is_named_and_hides_no_others(cli) -> None:
+    registry = PluginRegistry([])
+    registry.register(Broken(), "broken")
+    cli.plugins = lambda disabled=(): registry
+    assert "agent.parrot  unavailable: " in cli("settings", "agent").out
+    assert "rollout.max_retries" in cli("settings", "retries").out
 
 
 def test_help_of_a_command_shows_a_section(cli) -> None:
