@@ -131,7 +131,8 @@ class SftRun:
         known = start.checkpoint is not None or (folder.path / FILE).is_file()
         lessons = load_lessons(folder) if known else await collect(settled, folder, reporter)
         dataset = DemonstrationCalls(lessons, config)
-        reporter.note(lessons.summary(config, dataset.num_steps))
+        if start.position.step < dataset.num_steps:
+            reporter.note(lessons.summary(config, dataset.num_steps))
         return cls(
             settled=settled,
             folder=folder,

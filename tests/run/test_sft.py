@@ -19,6 +19,7 @@ from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.collecting import FILE, collect, load_lessons
 from agentgym.run.demonstrations import Collection, read_file
 from agentgym.run.layers import finish_recipe
+from agentgym.run.resume import RunState
 from agentgym.run.services import opened
 from agentgym.run.settle import Settled
 from agentgym.run.train import train
@@ -111,6 +112,15 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
     assert repeated == losses and again.checkpoint_steps() == [0, 3, 4, 5, 6] and begun == [3]
     with pytest.raises(UserError, match=r"is done: it is at step 6 of 6"):
         asyncio.run(train(settings, again, make_lab.reporter(), resume=True))
+
+
+async def test_a_run_that_is_asked_to_leave_saves_after_its_step(make_lab, tmp_path, talks):
+    notice = asyncio.Event()
+    notice.set()
+    with RunFolder.create(tmp_path, "run") as folder:
+        result = await train(recipe(data=[talks]), folder, make_lab.reporter(), notice=notice)
+        assert (result.steps, result.stopped) == (1, "preempted; saved after step 1")
+        assert folder.checkpoint_steps() == [0, 1] and RunState.from_mapping(folder.load_state()).position.step == 1
 
 
 @pytest.mark.hostile
