@@ -155,7 +155,7 @@ def _arguments(loop: Callable[..., object], words: list[str], command: Command) 
     steps = "sft.steps=20" if command == "sft" else "loop.steps=20"
     examples = f"{name} --config recipe.yaml {steps} --trainer.procs 2"
     parser = Parser(prog=name, description=text, examples=examples)
-    add_recipe_arguments(parser, command, plays=command == "train")
+    add_recipe_arguments(parser, command)
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and where")
     if RESUME in inspect.signature(loop).parameters:
         parser.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, by its own config")

@@ -46,19 +46,22 @@ class RecipeHelp(argparse.Action):
         parser.exit()
 
 
-def add_recipe_arguments(parser: Parser, command: Command = "train", *, plays: bool = True) -> None:
-    """The options of commands that take a recipe. plays: whether agent and rewards can be given."""
+def add_recipe_arguments(parser: Parser, command: Command = "train") -> None:
+    """The options of commands that take a recipe; for fine-tuning its file alone gives agent and rewards."""
     parser.add_argument("--recipe", "--config", metavar="FILE", help="a recipe in YAML; without one the defaults apply")
+    played = "" if command == "train" else "measure in it before and after, or ask its oracle: "
     parser.add_argument(
-        "--env", metavar="NAME", help="an environment that is installed, or a file's or module's: my_env.py:Guess"
+        "--env",
+        metavar="NAME",
+        help=f"{played}an environment that is installed, or a file's or module's: my_env.py:Guess",
     )
-    if plays:
+    if command == "train":
         parser.add_argument(
             "--agent", metavar="NAME", help="the program that plays, by name or as package.module:Name (default: chat)"
         )
         add_reward_argument(parser, "a reward instead of the environment's own")
     else:
-        parser.set_defaults(agent=None, reward=None)  # these are given in a file: the sections agent and rewards
+        parser.set_defaults(agent=None, reward=None)
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",

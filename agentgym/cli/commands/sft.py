@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 
 
 def add_arguments(parser: Parser) -> None:
-    add_recipe_arguments(parser, "sft", plays=False)
+    add_recipe_arguments(parser, "sft")
     parser.add_argument(
         "--data", action="append", metavar="FILE", help='JSONL: a row is {"messages": [...], "tools": [...]}'
     )
