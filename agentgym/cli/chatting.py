@@ -15,7 +15,7 @@ from agentgym.policies.conversation import CallHandler, CallRefused, CallRequest
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.runner import EpisodeBroken
-from agentgym.run.chatting import Played
+from agentgym.run.serving import Played
 from agentgym.types import Message
 
 Action = Callable[[str], Awaitable[None]]

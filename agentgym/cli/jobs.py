@@ -70,13 +70,16 @@ class Jobs:
         from agentgym.policies.outside.config import served_name  # here, not above: `--help` needs neither
 
         if served_name(recipe.model.path) is not None:
-            from agentgym.run.outside import evaluate_served
+            from agentgym.run.evaluate import evaluate_served
+            from agentgym.run.settle import settle_served
 
-            return await evaluate_served(recipe, folder, reporter, resume=resume, registry=registry)
+            return await evaluate_served(settle_served(recipe, registry), folder, reporter, resume=resume)
         reporter.phase("loading torch and Monarch")
         with explained():
             from agentgym.run.evaluate import evaluate
-        return await evaluate(recipe, folder, reporter, step=step, resume=resume, registry=registry)
+            from agentgym.run.settle import settle_sampling
+        settled = settle_sampling(recipe, folder.path, reporter.note, registry)
+        return await evaluate(settled, folder, reporter, step=step, resume=resume)
 
     async def replay(
         self,
@@ -94,9 +97,10 @@ class Jobs:
 
     async def check_server(self, recipe: Recipe, reporter: Reporter) -> str:
         """What the server of a policy says."""
-        from agentgym.run.outside import check_server
+        from agentgym.run.evaluate import check_server
+        from agentgym.run.settle import settle_served
 
-        return await check_server(recipe, reporter)
+        return await check_server(settle_served(recipe), reporter)
 
     async def serve(
         self,
@@ -118,7 +122,7 @@ class Jobs:
     async def handler(self, recipe: Recipe, registry: PluginRegistry, reporter: Reporter) -> AsyncIterator[CallHandler]:
         """Opens the recipe's policy for somebody who plays with it by hand."""
         with explained():
-            from agentgym.run.chatting import opened_handler
+            from agentgym.run.serving import opened_handler
         async with opened_handler(recipe, registry, reporter) as handler:
             yield handler
 
@@ -137,7 +141,9 @@ class Jobs:
         reporter.phase("loading torch, torchtitan and Monarch")
         with explained():
             from agentgym.run.measuring import measure_rates
-        return await measure_rates(recipe, scratch, reporter, registry, lengths)
+            from agentgym.run.settle import settle_alone
+        settled = settle_alone(recipe, scratch, reporter.note, registry)
+        return await measure_rates(settled, scratch, reporter, lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

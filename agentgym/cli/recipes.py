@@ -29,7 +29,7 @@ from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
 from agentgym.rollout.tasks import num_held_out
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import placement_lines
+from agentgym.run.placement import placement_lines
 from agentgym.run.recipe_files import read_recipe_files
 from agentgym.trainer.config import TrainerConfig
 

@@ -22,8 +22,8 @@ from agentgym.rollout.tasks import TaskStream
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.control import Control, StepLock
 from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends
+from agentgym.run.evaluate import measure
 from agentgym.run.in_flight import InFlight
-from agentgym.run.measure import measure
 from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.resume import RunState, undo_later_steps
 from agentgym.run.session import Session

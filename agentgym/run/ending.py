@@ -11,7 +11,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference, paired_difference
 from agentgym.run.evaluate import evaluate
 from agentgym.run.resume import RunState, undo_later_steps
-from agentgym.run.settle import Settled, at_checkpoint
+from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -57,13 +57,14 @@ async def measure_end(
         raise AlreadyDoneError(text, _result_of(folder, step))
     reporter.note(f"all {step} steps are done; what is left is the last evaluation")
     last = await evaluate(
-        at_checkpoint(recipe, folder.checkpoint_dir(step)),
+        settle_sampling(
+            at_checkpoint(recipe, folder.checkpoint_dir(step)), folder.path, reporter.note, settled.registry
+        ),
         folder,
         reporter,
         step=step,
         name=checkpoint_name(step),
         resume=True,
-        registry=settled.registry,
     )
     undo_later_steps(folder, state)
     return compare_ends(folder, reporter, step, state.first_eval, last)

@@ -1,40 +1,46 @@
-"""The evaluation job: play a checkpoint, or any Hugging Face folder, on held-out tasks, and save what happened."""
+"""Evaluations: play a checkpoint, a Hugging Face folder or a served model on held-out tasks, and save the episodes."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Container, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 
-from agentgym.evals.play import EvalResult
-from agentgym.hooks import PluginRegistry
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalResult, EvalSetup, cut_line, play_eval, summarize
 from agentgym.models.resolve import weights_mark
-from agentgym.recipe import Recipe
+from agentgym.policies.by_messages import MessagePlayer, usage_of
+from agentgym.policies.outside.cache import AnswerCache
+from agentgym.policies.outside.config import PolicyConfig, served_name
+from agentgym.policies.outside.openai_server import OpenAIServer
+from agentgym.policies.outside.policy import ServedPolicy
+from agentgym.recipe import ModelConfig
+from agentgym.rollout.agent_faults import agent_faults
 from agentgym.rollout.garbage import swept
+from agentgym.rollout.player import Player
+from agentgym.rollout.tasks import held_out_tasks
 from agentgym.run.engines import started_generators
 from agentgym.run.gym import Gym
-from agentgym.run.measure import measure
-from agentgym.run.settle import settle_sampling
+from agentgym.run.metrics import counts_since
+from agentgym.run.settle import Settled
 from agentgym.run.watchdog import watched
+from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.types import Episode
 
 
 async def evaluate(
-    recipe: Recipe,
-    folder: RunFolder,
-    reporter: Reporter,
-    *,
-    step: int = 0,
-    name: str = "",
-    resume: bool = False,
-    registry: PluginRegistry | None = None,
+    settled: Settled, folder: RunFolder, reporter: Reporter, *, step: int = 0, name: str = "", resume: bool = False
 ) -> EvalResult:
-    """Success of `recipe.model` on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times.
+    """Success of the model on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times.
 
     step: of the weights, under which the folder has the episodes. name: of the policy in the result. resume: an
     interrupted evaluation of these weights is continued.
     """
     async with AsyncExitStack() as stack:
-        settled = settle_sampling(recipe, folder.path, reporter.note, registry)
         gym = await Gym.open(settled, reporter, training=False)
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
@@ -51,7 +57,161 @@ async def evaluate(
             folder,
             reporter,
             step=step,
-            name=name or recipe.model.path,
+            name=name or settled.recipe.model.path,
             weights=weights_mark(settled.model),
             resume=resume,
         )
+
+
+CACHE = ".answers"
+
+
+async def evaluate_served(
+    settled: Settled, folder: RunFolder, reporter: Reporter, *, name: str = "", resume: bool = False
+) -> EvalResult:
+    """Evaluates a `model.path` that begins with `openai:`, as `evaluate` does."""
+    recipe = settled.recipe
+    async with AsyncExitStack() as stack:
+        kept = answers_folder(recipe.policy, folder.path, recipe.logging.evals_dir)
+        policy = open_policy(
+            recipe.model, recipe.policy, AnswerCache(kept, recipe.policy.url, by=folder.name), reporter
+        )
+        stack.push_async_callback(policy.server.close)
+        reporter.phase(f"asking {recipe.policy.url}")
+        reporter.note(await policy.check())
+        gym = await Gym.open(settled, reporter, training=False)
+        stack.push_async_callback(gym.close)
+        if gym.capabilities is not None:
+            folder.save_sandbox(gym.capabilities)
+        await stack.enter_async_context(watched(gym.activity))
+        player = MessagePlayer(
+            environment=gym.environment,
+            scorer=gym.scorer,
+            config=recipe.rollout,
+            sandbox=gym.sandbox,
+            activity=gym.activity,
+            policy=policy,
+        )
+        result = await measure(gym, player, folder, reporter, step=0, name=name or recipe.model.path, resume=resume)
+        for line in report(policy, result):
+            reporter.note(line)
+        return result
+
+
+async def check_server(settled: Settled, reporter: Reporter) -> str:
+    """Ask the recipe's server for its models, and its model for a few tokens. Raises UserError, InfraError."""
+    recipe = settled.recipe
+    policy = open_policy(recipe.model, recipe.policy, AnswerCache(None, recipe.policy.url), reporter)
+    try:
+        return await policy.check(ask=True, max_tokens=recipe.rollout.max_turn_tokens)
+    finally:
+        await policy.server.close()
+
+
+def open_policy(given: ModelConfig, config: PolicyConfig, cache: AnswerCache, reporter: Reporter) -> ServedPolicy:
+    """Contacts nothing. Raises UserError for a key or package that is missing."""
+    model = served_name(given.path)
+    assert model is not None
+    if not model:
+        raise UserError("the model 'openai:' has no name; give one that the server has, as in openai:qwen3-8b")
+    variable = config.key_variable
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise UserError(
+            f"the environment variable {variable} is empty or not set; put the key for {config.url} into it, or name "
+            "another one with --api-key-env NAME. Another server than OpenAI's is given with --base-url URL"
+        )
+    server = OpenAIServer(config.url, key, key_variable=variable, timeout_s=config.timeout_s)
+    return ServedPolicy(model=model, config=config, server=server, cache=cache, say=reporter.note)
+
+
+def answers_folder(config: PolicyConfig, evaluation: Path, evals_dir: str) -> Path | None:
+    """Where answers are kept. A server in this network may hold another model tomorrow, at the same address."""
+    if config.cache == "off":
+        return None
+    if config.cache != "auto":
+        return Path(config.cache)
+    return evaluation / "answers" if config.is_near else Path(evals_dir) / CACHE
+
+
+def report(policy: ServedPolicy, result: EvalResult) -> list[str]:
+    """What asking took, where something is worth a word."""
+    counts = policy.counts
+    lines = []
+    if counts["retries"] or counts["lost"]:
+        lines.append(f"{counts['retries']} requests were sent again, {counts['lost']} had no answer in the end")
+    if result.usage.get("turns_estimated"):
+        lines.append("the server does not count tokens: those of the table are estimated from characters")
+    return lines
+
+
+NUM_REPORTS = 10  # of progress, in one evaluation
+
+
+async def measure(
+    gym: Gym,
+    player: Player,
+    folder: RunFolder,
+    reporter: Reporter,
+    *,
+    step: int,
+    name: str,
+    num_tasks: int | None = None,
+    weights: str = "",
+    resume: bool = False,
+) -> EvalResult:
+    """Play with a policy as it is now.
+
+    num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. The rest: see
+    `evaluate`.
+    """
+    config = gym.settled.recipe.eval
+    tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
+    setup = EvalSetup.of(
+        gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
+    )
+    files = EvaluationFiles(folder, step, weights)
+    known = files.begin(setup.to_mapping(), resume=resume)
+    total = len(tasks) * config.samples_per_task
+    done = len(known)
+    reporter.phase(f"measuring {name} on {len(tasks)} held-out tasks, {config.samples_per_task} times each")
+    if known:
+        reporter.note(f"{len(known)} of {total} episodes were played before")
+
+    def ended(number: int, sample: int, episode: Episode) -> None:
+        nonlocal done
+        files.add(number, sample, episode)
+        done += 1
+        if done * NUM_REPORTS // total > (done - 1) * NUM_REPORTS // total and done < total:
+            reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
+
+    with gym.activity.doing("evaluate"):
+        rows = await play_eval(player, tasks, setup, known=known, ended=ended, scores_cuts=config.scores_cuts)
+    files.save_episodes(rows)
+    if faults := agent_faults([episode for row in rows for episode in row]):
+        reporter.note(faults)
+    result = summarize(rows, name)
+    if cut := cut_line(result):
+        reporter.note(cut)
+    if gym.backend is not None:
+        metrics = gym.sandbox_metrics()
+        metrics |= counts_since(metrics, {})
+        result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
+    result = with_usage(result, rows, gym.settled.recipe.policy, known)
+    files.save_result(setup.to_mapping(), result.to_mapping())
+    return result
+
+
+def with_usage(
+    result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig, known: Container[str]
+) -> EvalResult:
+    """Adds what its episodes used of a server; unchanged if none was called. known: ids of those played before."""
+    total: dict[str, float] = {}
+    for episode in (episode for row in rows for episode in row):
+        for name, value in usage_of(episode, kept=episode.episode_id in known).items():
+            total[name] = total.get(name, 0) + value
+    if not total:
+        return result
+    paid = {name.removeprefix("paid_"): value for name, value in total.items() if name.startswith("paid_")}
+    total |= {"cost": policy.cost(total), "paid_cost": policy.cost(paid)}
+    return replace(result, usage=total, currency=policy.currency)

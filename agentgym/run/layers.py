@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from agentgym.config import COMMAND_LINE, origin, with_overrides
+from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.models.defaults import SFT_LEARNING_RATES, LearningRates, model_defaults
 from agentgym.models.resolve import TINY
-from agentgym.recipe import Command, Recipe, build_recipe
-from agentgym.run.torchforge import with_our_names
+from agentgym.policies.outside.config import PolicyConfig
+from agentgym.recipe import Command, ModelConfig, Recipe, build_recipe
+from agentgym.trainer.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 log = logging.getLogger(__name__)
+
+SECTIONS = {one.name for one in fields(Recipe)}
+SHARED_SECTIONS: Mapping[str, type[DataclassInstance]] = {
+    "model": ModelConfig,
+    "trainer": TrainerConfig,
+    "policy": PolicyConfig,
+    "generator": GeneratorConfig,
+}
+"""Sections of ours that torchforge has too, or for which it has names of vLLM."""
 
 
 def finish_recipe(
@@ -26,10 +42,31 @@ def finish_recipe(
     """The recipe, and where its fields come from: see `layered`. plugins, command: see `build_recipe`."""
     base = base or {}
     command = command or ("sft" if "sft" in given else "train")
-    ours = with_our_names(given, with_overrides(where, given, base), note=log.warning, replace=bool(base))
+    ours = with_our_names(given, with_overrides(where, given, base), replace=bool(base))
     rates = SFT_LEARNING_RATES if command == "sft" else None
     mapping, sources = layered(ours, base=base, where=where, rates=rates)
     return build_recipe(mapping, with_overrides(where, ours, base), plugins, command), sources
+
+
+def with_our_names(given: Mapping[str, object], where: str, *, replace: bool = False) -> dict[str, object]:
+    """The recipe under our names; its keys that are unknown may be those of torchforge and vLLM.
+
+    where, replace: see `agentgym.run.torchforge`, which is loaded only then.
+    """
+    if not any(_is_foreign(name, section) for name, section in given.items()):
+        return dict(given)
+    from agentgym.run.torchforge import with_our_names as read_as_ours
+
+    return read_as_ours(given, where, note=log.warning, replace=replace)
+
+
+def _is_foreign(name: str, section: object) -> bool:
+    """Whether a section is none of ours, or one that torchforge has too and not as ours."""
+    if (shared := SHARED_SECTIONS.get(name)) is None:
+        return name not in SECTIONS
+    if not isinstance(section, Mapping):
+        return isinstance(section, str)
+    return not section.keys() <= {one.name for one in fields(shared)}
 
 
 def layered(

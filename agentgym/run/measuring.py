@@ -16,19 +16,17 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.generators.service import GeneratorService
-from agentgym.hooks import PluginRegistry
 from agentgym.planning.lengths import Turns, decode_context
 from agentgym.planning.machine import host_cores
 from agentgym.planning.rates import TRAIN_SCALING, Rates, policy_of
 from agentgym.planning.simulation import join_s_of
-from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.group import play_group
 from agentgym.run.engines import runtime_of, trainer_setup
 from agentgym.run.gym import Gym
-from agentgym.run.settle import settle_alone
+from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient
@@ -48,21 +46,15 @@ ROUNDS_IN_FLIGHT = 4  # times the places of a replica: requests that are in flig
 
 
 async def measure_rates(
-    recipe: Recipe,
-    scratch: Path,
-    reporter: Reporter,
-    registry: PluginRegistry,
-    lengths: tuple[Turns, ...] | None = None,
+    settled: Settled, scratch: Path, reporter: Reporter, lengths: tuple[Turns, ...] | None = None
 ) -> Rates:
     """One replica and one trainer process are started, measured one after the other, and ended.
 
-    Where the model does not fit into one trainer process there are the fewest into which it does. What takes turns in
-    a run does so here.
+    What takes turns in a run does so here. settled: see `settle_alone`.
 
     scratch: an empty folder for logs and files. Nothing is kept. lengths: of episodes that are planned instead of those
     that are played here; the generator is measured at theirs. Raises what starting a run raises.
     """
-    settled = settle_alone(recipe, scratch, reporter.note, registry)
     alone, model_path = settled.recipe, settled.model
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=True)
@@ -79,23 +71,20 @@ async def measure_rates(
             peer_gpus=alone.trainer.gpus if alone.weights.store.gpu_peers else (),
         )
         stack.push_async_callback(generator.close)
-        client = TrainerClient(_setup(alone, model_path, scratch), store=store, runtime=runtime)
+        client = TrainerClient(_setup(settled, scratch), store=store, runtime=runtime)
         stack.push_async_callback(client.close)
-        if in_turns(alone):
+        if alone.generator.engine.sleeps:
             await generator.start()
             await generator.sleep()
             await client.start()
         else:
             await asyncio.gather(generator.start(), client.start())
-        return await _Measurement(alone, gym, generator, client, reporter).run(lengths)
+        return await _Measurement(settled, gym, generator, client, reporter).run(lengths)
 
 
-def in_turns(recipe: Recipe) -> bool:
-    return recipe.generator.engine.sleeps
-
-
-def _setup(recipe: Recipe, model_path: Path, scratch: Path) -> TrainerSetup:
-    setup = trainer_setup(recipe, model_path, scratch / "trainer")
+def _setup(settled: Settled, scratch: Path) -> TrainerSetup:
+    recipe = settled.recipe
+    setup = trainer_setup(recipe, settled.model, scratch / "trainer")
     return replace(
         setup,
         optimizer=replace(recipe.optimizer, lr=0.0),  # what is measured must not change what is sampled
@@ -129,14 +118,14 @@ class _Recorder:
 
 @dataclass(slots=True)
 class _Measurement:
-    recipe: Recipe
+    settled: Settled
     gym: Gym
     generator: GeneratorService
     trainer: TrainerClient
     reporter: Reporter
 
     async def run(self, lengths: tuple[Turns, ...] | None) -> Rates:
-        recipe = self.recipe
+        recipe = self.settled.recipe
         publish_s, update_s = await self._sync()
         self.reporter.phase("playing groups")
         groups, host_s, env_s = await self._play()
@@ -146,12 +135,12 @@ class _Measurement:
         prefill, decode = await self._generate(begin, few, many)
         requests, in_flight_s = await self._in_flight(begin, few)
         self.reporter.phase("measuring the trainer")
-        if in_turns(recipe):
+        if recipe.generator.engine.sleeps:
             await self.generator.sleep()
         samples = group_samples(groups)[: recipe.loop.groups_per_step * recipe.loop.group_size]
         train, fixed_s = await self._train(samples)
         cores, cores_scaling = host_cores(), 1.0
-        if cores > 1 and not (in_turns(recipe) or recipe.trainer.gpus or recipe.generator.gpus):
+        if cores > 1 and not (recipe.generator.engine.sleeps or recipe.trainer.gpus or recipe.generator.gpus):
             cores_scaling = await self._beside_sampling(samples, train, fixed_s)
         rates = Rates(
             decode=decode,
@@ -175,11 +164,11 @@ class _Measurement:
     async def _sync(self) -> tuple[float, float]:
         """Seconds of the trainer's and of the generators' part; the first update is left out."""
         for version in range(2):
-            if in_turns(self.recipe) and version:
+            if self.settled.recipe.generator.engine.sleeps and version:
                 await self.generator.sleep()
             began = time.perf_counter()
             await self.trainer.push_weights(version)
-            if in_turns(self.recipe):
+            if self.settled.recipe.generator.engine.sleeps:
                 await self.trainer.call_all(TitanTrainer.release_memory)
             pushed = time.perf_counter()
             await self.generator.update_weights(version)
@@ -187,7 +176,7 @@ class _Measurement:
 
     async def _play(self) -> tuple[list[Group], float, float]:
         """Groups of the run's own tasks; seconds of the controller's core, and of waiting, for each turn."""
-        recipe, recorder = self.recipe, _Recorder(self.generator)
+        recipe, recorder = self.settled.recipe, _Recorder(self.generator)
         loop, player = recipe.loop, self.gym.player(recorder)
         tasks = recipe.task_sampler.tasks(self.gym.environment, loop.seed, 0)
         some = list(islice(tasks, PLAYED_STEPS * loop.groups_per_step))
@@ -211,7 +200,7 @@ class _Measurement:
 
     async def _generate(self, context: int, few: int, many: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """Tokens of prompts a second, and sampled tokens a second by the number of sequences at a time."""
-        most, decode, prefill, salts = self.recipe.generator.max_batch, [], 0.0, itertools.count()
+        most, decode, prefill, salts = self.settled.recipe.generator.max_batch, [], 0.0, itertools.count()
         sizes = [size for size in (1, 4, 16, 64, 256) if size < most] + [most]
         for size in sizes:
             await self._requests(size, context, few, next(salts))  # what an engine compiles or allocates for it
@@ -222,7 +211,7 @@ class _Measurement:
 
     async def _in_flight(self, context: int, mean: int) -> tuple[list[tuple[int, int]], float]:
         """Requests, as of `in_flight_s`, of various lengths, so that they join a full batch one by one; seconds."""
-        count = ROUNDS_IN_FLIGHT * self.recipe.generator.max_batch
+        count = ROUNDS_IN_FLIGHT * self.settled.recipe.generator.max_batch
         lengths = random.Random(0).choices(range(1, 2 * mean), k=count)
         requests = [self._request(number, context, tokens, -1) for number, tokens in enumerate(lengths)]
         return [(context, tokens) for tokens in lengths], await self._seconds(requests)
@@ -247,9 +236,10 @@ class _Measurement:
         took_s = time.perf_counter() - began
         for request, completion in zip(requests, completions, strict=True):
             if (got := len(completion.completion_ids)) != request.sampling.max_tokens:
+                engine = type(self.settled.recipe.generator.engine).__name__
                 raise UserError(
-                    f"{type(self.recipe.generator.engine).__name__} sampled {got} of the {request.sampling.max_tokens} "
-                    "tokens that were asked for, so its rate can't be measured; measure with another engine "
+                    f"{engine} sampled {got} of the {request.sampling.max_tokens} tokens that were asked for, so "
+                    "its rate can't be measured; measure with another engine "
                     "(--save-rates), and give what it found by --rates"
                 )
         return took_s
@@ -278,9 +268,9 @@ class _Measurement:
         return min(1.0, alone_s / beside_s)
 
     async def _sample_until(self, done: asyncio.Event) -> None:
-        tokens = min(LONG, self.recipe.generator.max_model_len - SHORTEST)
+        tokens = min(LONG, self.settled.recipe.generator.max_model_len - SHORTEST)
         while not done.is_set():
-            await self._requests(self.recipe.generator.max_batch, SHORTEST, tokens, 0)
+            await self._requests(self.settled.recipe.generator.max_batch, SHORTEST, tokens, 0)
 
     async def _step_s(self, batch: Sequence[Sample]) -> float:
         began = time.perf_counter()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentgym.config import Origins
 from agentgym.errors import UserError
-from agentgym.run.torchforge import with_our_names
+from agentgym.run.layers import with_our_names
 from agentgym.yaml import read_yaml
-
-log = logging.getLogger(__name__)
 
 EXTENDS = "extends"
 REPLACED = ("rewards",)  # sections that are never merged: another environment has other rewards
@@ -40,7 +37,7 @@ def _add(mapping: dict[str, object], origins: dict[str, str], path: Path, within
     given = _read(path, within)
     for base in _extended(given.pop(EXTENDS, None), path):
         _add(mapping, origins, path.parent / base, (*within, path))
-    ours = with_our_names(given, str(path), note=log.warning)
+    ours = with_our_names(given, str(path))
     merge(mapping, ours)
     for key, value in ours.items():
         for field in value if isinstance(value, Mapping) else ():

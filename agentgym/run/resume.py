@@ -12,7 +12,6 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError, nearest
 from agentgym.evals.play import EvalResult
 from agentgym.loops.async_rl import Position
-from agentgym.recipe import Recipe
 from agentgym.run.settle import Settled
 from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows, torn_step
 from agentgym.runs.folder import RunFolder
@@ -91,7 +90,7 @@ def find_start(
         return StartPoint(state=state)
     if state.position.step >= recipe.loop.steps:
         return StartPoint(state=state)
-    return StartPoint(state=state, replayed=journal_position(folder, state.position.step, recipe, say))
+    return StartPoint(state=state, replayed=journal_position(folder, state.position.step, settled, say))
 
 
 def resumed_state(
@@ -151,12 +150,15 @@ def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None
     return position
 
 
-def journal_position(folder: RunFolder, checkpoint: int, recipe: Recipe, say: Callable[[str], None]) -> Position | None:
+def journal_position(
+    folder: RunFolder, checkpoint: int, settled: Settled, say: Callable[[str], None]
+) -> Position | None:
     """The position after the last finished step, if the journal leads there from this step's checkpoint; else None.
 
     A journal that can't be used costs the steps since the checkpoint and nothing else, so it is reported in a line. A
     deterministic run repeats them exactly, and needs what only the checkpoint has: the groups that were under way.
     """
+    recipe = settled.recipe
     if recipe.loop.deterministic:
         return None
     try:

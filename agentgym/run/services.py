@@ -33,8 +33,9 @@ from agentgym.run.calls import (
 )
 from agentgym.run.checkpoints import CheckpointWriter
 from agentgym.run.ending import checkpoint_name
+from agentgym.run.evaluate import measure
+from agentgym.run.gym import Gym
 from agentgym.run.loop_state import LoopState, find_saved, pickled, save_loop
-from agentgym.run.measure import measure
 from agentgym.run.metrics import StepClock, group_counts, rollout_metrics
 from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import Session, open_session
@@ -175,6 +176,10 @@ class Services:
     @property
     def folder(self) -> RunFolder:
         return self.session.folder
+
+    @property
+    def gym(self) -> Gym:
+        return self.session.gym
 
     async def begin(self) -> AsyncRun:
         """Opens the run for `agentgym.loops.async_rl.train`: continues where the folder is, or saves a checkpoint of

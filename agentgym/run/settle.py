@@ -15,7 +15,7 @@ from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import place
 from agentgym.recipe import Recipe
-from agentgym.run.places import settle_generators, settle_places, wanted_of
+from agentgym.run.placement import settle_generators, settle_placement, wanted_of
 
 TOKENIZER = "tokenizer.json"
 Note = Callable[[str], None]
@@ -57,7 +57,7 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
         engine = settle_engine(recipe.generator, str(model_path), note)
         settled = settle_deterministic(replace(recipe, generator=engine))
     return Settled(
-        recipe=settle_places(settled, architecture, note),
+        recipe=settle_placement(settled, architecture, note),
         registry=registry or _registry_of(recipe),
         model_path=model_path,
         teacher=find_teacher(recipe, model_path, scratch),
@@ -83,7 +83,7 @@ def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegi
     architecture = read_architecture(model_path)
     elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
     alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
-    settled = settle_places(alone, architecture, lambda note: None)
+    settled = settle_placement(alone, architecture, lambda note: None)
     return Settled(recipe=settled, registry=registry, model_path=model_path)
 
 

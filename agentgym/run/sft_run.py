@@ -25,7 +25,7 @@ from agentgym.run.engines import start_trainer
 from agentgym.run.evaluate import evaluate
 from agentgym.run.resume import RunState, StartPoint, undo_later_steps
 from agentgym.run.session import open_sinks
-from agentgym.run.settle import Settled, at_checkpoint
+from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
@@ -198,15 +198,10 @@ class SftRun:
 
     async def evaluate(self, step: int) -> EvalResult:
         """Evaluates the weights that `save` kept after `step` on held-out tasks of the recipe's environment."""
-        recipe = self.settled.recipe
-        result = await evaluate(
-            at_checkpoint(recipe, self.folder.checkpoint_dir(step)) if step else recipe,
-            self.folder,
-            self.reporter,
-            step=step,
-            name=checkpoint_name(step),
-            registry=self.settled.registry,
-        )
+        recipe, note = self.settled.recipe, self.reporter.note
+        model = at_checkpoint(recipe, self.folder.checkpoint_dir(step)) if step else recipe
+        settled = settle_sampling(model, self.folder.path, note, self.settled.registry)
+        result = await evaluate(settled, self.folder, self.reporter, step=step, name=checkpoint_name(step))
         if not step:
             self.state.first_eval = result
         return result

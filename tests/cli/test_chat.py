@@ -24,7 +24,7 @@ from agentgym.recipe import EnvConfig, Recipe
 from agentgym.rewards import reward
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
-from agentgym.run.chatting import Played
+from agentgym.run.serving import Played
 from agentgym.tools import ToolCall
 from agentgym.types import Episode, Task
 

@@ -18,7 +18,7 @@ from agentgym.yaml import read_yaml
 
 FOLDER = Path(__file__).parents[2] / "apps" / "grpo"
 FILES = [path for path in sorted(FOLDER.glob("*.yaml")) if EXTENDS not in read_yaml(path)]
-"""Those of models extend others: tests/jobs/test_model_recipes.py."""
+"""Those of models extend others: tests/run/test_model_recipes.py."""
 ALGORITHMS = sorted((FOLDER.parent / "presets" / "algorithms").glob("*.yaml"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from agentgym.planning.copies import copy_gib
 from agentgym.planning.machine import GIB, Gpu, Machine
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import placement_lines, settle_places
+from agentgym.run.placement import placement_lines, settle_placement
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 from tests.planning.test_placement import QWEN
 
@@ -33,17 +33,17 @@ def test_without_room_checkpoints_are_saved_while_training_stands_still(gpus: in
     made = finish_recipe(given)[0]
     host = Machine(gpus=(Gpu(name="some", memory_gib=180.0),) * gpus, cores=8, memory_gib=host_gib)
     notes: list[str] = []
-    settled = settle_places(made, MODEL, notes.append, host)
+    settled = settle_placement(made, MODEL, notes.append, host)
     assert made.loop.checkpoint_in_background and not settled.loop.checkpoint_in_background
     (note,) = [note for note in notes if note.startswith("checkpoints  training stands still")]
     assert f"a copy of {NEEDED:.1f} GiB" in note and note in placement_lines(made, MODEL, host)
     roomy = replace(host, memory_gib=host_gib + 1.1 * NEEDED)
     notes.clear()
-    assert settle_places(made, MODEL, notes.append, roomy).loop == made.loop
+    assert settle_placement(made, MODEL, notes.append, roomy).loop == made.loop
     assert not any("checkpoints" in line for line in [*notes, *placement_lines(made, MODEL, roomy)])
     tuned = finish_recipe({"model": given["model"], "trainer": given["trainer"], "sft": {"data": ["talks.jsonl"]}})[0]
-    still = settle_places(tuned, MODEL, notes.append, replace(host, memory_gib=NEEDED + (0 if gpus else 26)))
+    still = settle_placement(tuned, MODEL, notes.append, replace(host, memory_gib=NEEDED + (0 if gpus else 26)))
     assert tuned.sft.checkpoint_in_background and not still.sft.checkpoint_in_background
     assert notes[-1].startswith("checkpoints  training stands still")
     unknown = replace(host, memory_gib=None)
-    assert settle_places(made, MODEL, notes.append, unknown).loop == made.loop
+    assert settle_placement(made, MODEL, notes.append, unknown).loop == made.loop

@@ -14,7 +14,7 @@ from agentgym.models.released import RELEASED
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import placement_lines, settle_generators, settle_places
+from agentgym.run.placement import placement_lines, settle_generators, settle_placement
 from agentgym.trainer.config import TrainerConfig
 
 MODEL = architecture_of(RELEASED["Qwen/Qwen3-0.6B"], "0.6B")  # 16 heads, 8 key-value heads, 40,960 positions
@@ -63,8 +63,8 @@ def test_what_no_machine_could_run_is_refused_before_a_dry_run_or_a_run(
     bold = replace(recipe, trainer=replace(recipe.trainer, check_memory=False))
     for begin in (
         lambda: placement_lines(recipe, MODEL, MACHINE),
-        lambda: settle_places(bold, MODEL, pytest.fail, MACHINE),  # it is not about memory
-        lambda: settle_places(replace(bold, launcher=Elsewhere()), MODEL, pytest.fail),
+        lambda: settle_placement(bold, MODEL, pytest.fail, MACHINE),  # it is not about memory
+        lambda: settle_placement(replace(bold, launcher=Elsewhere()), MODEL, pytest.fail),
     ):
         with pytest.raises(UserError) as error:
             begin()

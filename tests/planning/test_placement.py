@@ -19,7 +19,7 @@ from agentgym.planning.memory import STAGED_OTHERS_GIB, STAGED_SPARE_GIB
 from agentgym.planning.placement import Wanted, place
 from agentgym.planning.shown import numbers
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import placement_lines, settle_places, wanted_of
+from agentgym.run.placement import placement_lines, settle_placement, wanted_of
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
@@ -152,7 +152,7 @@ def test_gradients_are_reduced_once_where_whole_ones_fit_on_each_of_the_trainers
     given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
     made = finish_recipe(given | {"trainer": {"device": "cuda", "procs": 2}})[0]
     assert made.trainer.reduce_gradients == "auto"
-    assert settle_places(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.reduce_gradients == "last"
+    assert settle_placement(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.reduce_gradients == "last"
 
 
 def test_weights_are_gathered_once_where_whole_ones_fit_and_before_gradients_are_reduced_once() -> None:
@@ -170,7 +170,7 @@ def test_weights_are_gathered_once_where_whole_ones_fit_and_before_gradients_are
     assert (alone.gather_weights, alone.reduce_gradients) == ("once", "last")
     given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
     made = finish_recipe(given | {"trainer": {"device": "cuda"}})[0]
-    assert settle_places(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.gather_weights == "once"
+    assert settle_placement(made, QWEN["1.7B"], lambda note: None, machine(4)).trainer.gather_weights == "once"
 
 
 def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -> None:
@@ -273,10 +273,10 @@ def test_a_run_is_refused_before_it_starts_unless_the_check_is_off() -> None:
     given = {"device": "cuda", "activation_checkpoint": "selective"}
     made = finish_recipe({"model": {"path": "Qwen/Qwen3-1.7B"}, "trainer": given, "generator": {"device": "cuda"}})[0]
     with pytest.raises(UserError, match=r"does not fit on the machine .*(?s:.*)GPU 0 has 24\.0 GiB(?s:.*)would fit"):
-        settle_places(made, QWEN["1.7B"], pytest.fail, machine(4, 24.0))
+        settle_placement(made, QWEN["1.7B"], pytest.fail, machine(4, 24.0))
     bold = replace(made, trainer=replace(made.trainer, check_memory=False))
     notes: list[str] = []
-    settled = settle_places(bold, QWEN["1.7B"], notes.append, machine(4, 24.0))
+    settled = settle_placement(bold, QWEN["1.7B"], notes.append, machine(4, 24.0))
     assert (settled.trainer.gpus, settled.generator.gpus) == ((0,), (1, 2))
     assert any("trainer.check_memory is false, and GPU 0 has 24.0 GiB" in note for note in notes)
     assert wanted_of(made, QWEN["1.7B"]).batch_tokens == 16 * 8 * made.rollout.max_episode_tokens
@@ -311,5 +311,5 @@ def test_on_a_cpu_all_share_the_hosts_memory() -> None:
     made = finish_recipe({})[0]
     model = architecture_of(RELEASED["Qwen/Qwen3-8B"], "8B")
     with pytest.raises(UserError, match=r"the host's memory has 16\.0 GiB"):
-        settle_places(made, model, pytest.fail, Machine(cores=2, memory_gib=16.0))
-    assert settle_places(made, QWEN["0.6B"], pytest.fail, Machine(cores=2, memory_gib=80.0)) == made
+        settle_placement(made, model, pytest.fail, Machine(cores=2, memory_gib=16.0))
+    assert settle_placement(made, QWEN["0.6B"], pytest.fail, Machine(cores=2, memory_gib=80.0)) == made

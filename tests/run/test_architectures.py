@@ -13,6 +13,7 @@ from agentgym.errors import UserError
 from agentgym.models.tiny import policy_path
 from agentgym.rl.sft_config import SftConfig
 from agentgym.run.evaluate import evaluate
+from agentgym.run.settle import settle_sampling
 from agentgym.run.train import train
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def recipe(lab, tmp_path):
 
 def test_it_is_evaluated_by_the_slow_engine_which_says_so(lab, recipe):
     folder, reporter = lab.new_run(recipe), lab.reporter()
-    result = asyncio.run(evaluate(recipe, folder, reporter))
+    result = asyncio.run(evaluate(settle_sampling(recipe, folder.path, reporter.note), folder, reporter))
     folder.close()
     assert result.num_episodes == 2
     assert any("the generator engine is transformers, which is slow" in note for note in reporter.notes)

@@ -17,6 +17,7 @@ from agentgym.loops.async_rl import Position
 from agentgym.recipe import Recipe
 from agentgym.run.layers import finish_recipe
 from agentgym.run.resume import journal_position
+from agentgym.run.settle import settle_served
 from agentgym.runs.checkpoints import drop_undone
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 def found(folder: RunFolder, checkpoint: int, *overrides: str) -> tuple[Position | None, list[str]]:
     lines: list[str] = []
-    return journal_position(folder, checkpoint, recipe(*overrides), lines.append), lines
+    return journal_position(folder, checkpoint, settle_served(recipe(*overrides)), lines.append), lines
 
 
 def test_it_goes_on_after_the_last_step_that_had_ended(folder: RunFolder) -> None:

@@ -16,9 +16,8 @@ from agentgym.models.tiny import policy_path
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, Seat, Wanted, place
 from agentgym.run import free_gpus, places
-from agentgym.run.free_gpus import refuse_taken_gpus
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import beside_others, settle_places
+from agentgym.run.placement import beside_others, refuse_taken_gpus, settle_placement
 from agentgym.trainer.config import TrainerConfig
 
 EMPTY = Gpu(name="H100", memory_gib=80.0, free_gib=79.0, uuid="1c")
@@ -83,7 +82,7 @@ def test_a_run_says_what_auto_gave_up_beside_others(monkeypatch: pytest.MonkeyPa
         gpu = replace(EMPTY, free_gib=free)
         monkeypatch.setattr(places, "this_machine", lambda gpu=gpu: Machine(gpus=(gpu,)))
         kept = free == 79.0
-        assert settle_places(recipe, model, notes.append).trainer.gather_weights == ("once" if kept else "each")
+        assert settle_placement(recipe, model, notes.append).trainer.gather_weights == ("once" if kept else "each")
         assert [note for note in notes if note.startswith("shared")] == notes[:1] != []
         assert "others hold memory" in notes[0] and "gather_weights is each" in notes[0]
 
@@ -102,9 +101,9 @@ def test_a_run_looks_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     given = apply_overrides({}, ["env.name=math", "trainer.device=cuda", "generator.device=cpu"])
     recipe, model = finish_recipe(given)[0], read_architecture(policy_path())
     with pytest.raises(UserError, match=r"trainer\.device is 'cuda' but torch sees no GPU"):
-        settle_places(recipe, model, print)
+        settle_placement(recipe, model, print)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UserError, match=r"^GPU 0: 79\.9 of 80\.0 GiB are used by others"):
-        settle_places(recipe, model, print)
+        settle_placement(recipe, model, print)
     unchecked = replace(recipe, trainer=replace(recipe.trainer, check_memory=False))
-    assert settle_places(unchecked, model, print).trainer.gpus == (0,)
+    assert settle_placement(unchecked, model, print).trainer.gpus == (0,)

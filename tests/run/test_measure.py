@@ -11,7 +11,7 @@ from bare_gym import bare_gym
 
 from agentgym.env import Environment
 from agentgym.recipe import EvalConfig, Recipe
-from agentgym.run.measure import measure
+from agentgym.run.evaluate import measure
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Episode, Outcome, Stop, Task
 

@@ -22,9 +22,9 @@ from agentgym.planning.simulation import _Learner
 from agentgym.planning.splits import best_splits
 from agentgym.run.layers import finish_recipe
 from agentgym.run.measuring import _Measurement, line_of, measure_rates, measured_lengths, of_one_process
-from agentgym.run.places import wanted_of
+from agentgym.run.placement import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
-from agentgym.run.settle import with_fewest_trainers
+from agentgym.run.settle import settle_alone, settle_served, with_fewest_trainers
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 APPS = Path(__file__).parents[2] / "apps"
@@ -70,7 +70,9 @@ def test_what_a_request_takes_besides_its_tokens_is_not_counted_as_sampling() ->
 
     recipe, _ = finish_recipe({"generator": {"max_batch": 4, "max_model_len": 2048}})
     nothing: Any = None
-    prefill, decode = asyncio.run(Known(recipe, nothing, nothing, nothing, nothing)._generate(500, 64, 192))
+    prefill, decode = asyncio.run(
+        Known(settle_served(recipe), nothing, nothing, nothing, nothing)._generate(500, 64, 192)
+    )
     assert decode == ((1, pytest.approx(100)), (4, pytest.approx(400)))
     assert prefill == pytest.approx(4 * 500 / 0.35)
 
@@ -95,7 +97,7 @@ def measurement(generator: Recorded) -> _Measurement:
     recipe, _ = finish_recipe({"generator": {"max_batch": 128, "max_model_len": 2048}})
     nothing: Any = None
     given: Any = generator
-    return _Measurement(recipe, nothing, given, nothing, nothing)
+    return _Measurement(settle_served(recipe), nothing, given, nothing, nothing)
 
 
 def test_no_request_finds_a_part_of_its_prompt_in_the_cache() -> None:
@@ -120,7 +122,7 @@ def test_a_machines_rates_are_measured_and_a_run_is_planned_by_them(lab, tmp_pat
     more = ["loop.groups_per_step=2", "loop.group_size=4", "generator.max_batch=8"]
     recipe, _ = finish_recipe(apply_overrides(given, more))
     registry = PluginRegistry.discover()
-    rates = asyncio.run(measure_rates(recipe, tmp_path, lab.reporter(), registry))
+    rates = asyncio.run(measure_rates(settle_alone(recipe, tmp_path, print, registry), tmp_path, lab.reporter()))
     assert [size for size, _ in rates.decode] == [1, 4, 8]
     assert len(rates.turns) == 2 * 2 * 4 and all(len(turns) == 1 for turns in rates.turns)
     assert all(0 < sampled <= 32 and new > 8 for [(new, sampled)] in rates.turns)

@@ -14,7 +14,7 @@ from agentgym.models.resolve import TINY, model_architecture
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, place
 from agentgym.run.layers import finish_recipe
-from agentgym.run.places import wanted_of
+from agentgym.run.placement import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
 
 APPS = Path(__file__).parents[2] / "apps"

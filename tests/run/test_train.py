@@ -19,6 +19,7 @@ from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import THRESHOLDS
 from agentgym.run.ending import TrainResult
 from agentgym.run.evaluate import evaluate
+from agentgym.run.settle import settle_sampling
 from agentgym.run.train import train
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
@@ -203,7 +204,9 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(4)))
     with lab.new_run(finished.recipe, "again") as folder:
-        again = asyncio.run(evaluate(replace(finished.recipe, model=model), folder, lab.reporter()))
+        again = asyncio.run(
+            evaluate(settle_sampling(replace(finished.recipe, model=model), folder.path, print), folder, lab.reporter())
+        )
     assert again.by_task == finished.result.last.by_task
     assert [one.episode.success for one in folder.read_episodes(0, evaluation=True)] == [x for [x] in again.by_task]
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 async def _chat(finished: Finished, arguments: argparse.Namespace, shell: JobShell, reporter: Reporter) -> None:
     from agentgym.cli.chatting import EnvironmentChat, PlainChat
-    from agentgym.run.chatting import opened_table
+    from agentgym.run.serving import opened_table
 
     recipe, _, registry = finished
     async with AsyncExitStack() as stack:

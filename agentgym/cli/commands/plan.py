@@ -29,7 +29,7 @@ from agentgym.planning.placement import peak
 from agentgym.planning.rates import Rates, constant_lengths, policy_of, read_rates
 from agentgym.planning.splits import Split, best_splits
 from agentgym.recipe import Recipe
-from agentgym.run.places import refuse_layout, unchecked, wanted_of
+from agentgym.run.placement import refuse_layout, unchecked, wanted_of
 from agentgym.yaml import dump_yaml
 
 DESCRIPTION = """
