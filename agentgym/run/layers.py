@@ -66,7 +66,8 @@ def _is_foreign(name: str, section: object) -> bool:
         return name not in SECTIONS
     if not isinstance(section, Mapping):
         return isinstance(section, str)
-    return not section.keys() <= {one.name for one in fields(shared)}
+    plain = {one.name: isinstance(one.default, bool | int | float | str) for one in fields(shared)}
+    return any(key not in plain or (plain[key] and isinstance(value, Mapping)) for key, value in section.items())
 
 
 def layered(

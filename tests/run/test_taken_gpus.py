@@ -15,7 +15,7 @@ from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Placement, Seat, Wanted, place
-from agentgym.run import free_gpus, places
+from agentgym.run import placement
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import beside_others, refuse_taken_gpus, settle_placement
 from agentgym.trainer.config import TrainerConfig
@@ -59,7 +59,7 @@ def test_what_is_lost_between_blocks_is_spared_where_others_hold_memory_and_auto
     model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
     trainer = TrainerConfig(device="cuda", dtype="bfloat16", seq_len=2048, rows_per_microbatch=1, logprob_chunk=256)
     alone = Wanted(model=model, trainer=trainer, generator=None, batch_tokens=1 << 20)
-    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    monkeypatch.setattr(placement, "WAIT_S", 0.0)
     gathers = {}
     for free in (79.0, 39.5, 38.0, 30.0):  # 37.2 are needed to gather once, 34.8 without
         gpu = replace(EMPTY, free_gib=free)
@@ -71,16 +71,16 @@ def test_what_is_lost_between_blocks_is_spared_where_others_hold_memory_and_auto
 
 
 def test_a_run_says_what_auto_gave_up_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    monkeypatch.setattr(placement, "WAIT_S", 0.0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
     fields = ["env.name=math", "trainer={device: cuda, dtype: bfloat16, seq_len: 2048, rows_per_microbatch: 1}"]
     recipe = finish_recipe(apply_overrides({}, [*fields, "generator.device=cpu"]))[0]
-    needed = next(seat.gib for seat in place(places.wanted_of(recipe, model), Machine(gpus=(EMPTY,))).seats)
+    needed = next(seat.gib for seat in place(placement.wanted_of(recipe, model), Machine(gpus=(EMPTY,))).seats)
     notes: list[str] = []
     for free in (needed + 0.1, 79.0):
         gpu = replace(EMPTY, free_gib=free)
-        monkeypatch.setattr(places, "this_machine", lambda gpu=gpu: Machine(gpus=(gpu,)))
+        monkeypatch.setattr(placement, "this_machine", lambda gpu=gpu: Machine(gpus=(gpu,)))
         kept = free == 79.0
         assert settle_placement(recipe, model, notes.append).trainer.gather_weights == ("once" if kept else "each")
         assert [note for note in notes if note.startswith("shared")] == notes[:1] != []
@@ -95,8 +95,8 @@ def test_memory_that_is_given_back_a_moment_later_is_waited_for() -> None:
 
 def test_a_run_looks_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     full = replace(EMPTY, free_gib=0.1)
-    monkeypatch.setattr(places, "this_machine", lambda: Machine(gpus=(full,), memory_gib=64.0))
-    monkeypatch.setattr(free_gpus, "WAIT_S", 0.0)
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine(gpus=(full,), memory_gib=64.0))
+    monkeypatch.setattr(placement, "WAIT_S", 0.0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     given = apply_overrides({}, ["env.name=math", "trainer.device=cuda", "generator.device=cpu"])
     recipe, model = finish_recipe(given)[0], read_architecture(policy_path())
