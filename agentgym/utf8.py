@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 Value = TypeVar("Value")
@@ -31,6 +32,35 @@ def clean_text(text: str) -> str:
 
 def clean(value: Value, depth: int = MAX_DEPTH) -> Value:
     """The value with all its texts clean, names in mappings too; the same object where nothing has to be replaced."""
+    return value if _is_clean(value, depth) else _cleaned(value, depth)
+
+
+def clean_fields(data: object, *names: str) -> None:
+    """Cleans these fields in a dataclass's `__post_init__`, frozen or not."""
+    for name in names:
+        value = getattr(data, name)
+        if type(value) is str and value.isascii():  # most are, and a turn of an episode has ten
+            continue
+        if (new := clean(value)) is not value:
+            object.__setattr__(data, name, new)
+
+
+def _is_clean(value: Any, depth: int) -> bool:
+    """Whether nothing has to be replaced; False also where that takes a closer look, as at types that JSON has not."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or clean_text(value) is value
+    if kind is not dict and kind is not tuple and kind is not list:
+        return not isinstance(value, (str, Mapping, list, tuple))
+    if not depth:
+        return False
+    for part in chain(value, value.values()) if kind is dict else value:
+        if not (type(part) is str and part.isascii()) and not _is_clean(part, depth - 1):
+            return False
+    return True
+
+
+def _cleaned(value: Value, depth: int) -> Value:
     new: Any = value
     if isinstance(value, str):
         new = clean_text(value)
@@ -38,20 +68,12 @@ def clean(value: Value, depth: int = MAX_DEPTH) -> Value:
         if not depth:
             return cast(Value, REPLACEMENT)
         if isinstance(value, Mapping):
-            new = {clean(name, depth - 1): clean(part, depth - 1) for name, part in value.items()}
+            new = {_cleaned(name, depth - 1): _cleaned(part, depth - 1) for name, part in value.items()}
             same = all(map(operator.is_, new, value)) and all(map(operator.is_, new.values(), value.values()))
         else:
-            parts = [clean(part, depth - 1) for part in value]
+            parts = [_cleaned(part, depth - 1) for part in value]
             same = all(map(operator.is_, parts, value))
             new = tuple(parts) if isinstance(value, tuple) else parts
         if same:
             return value
     return cast(Value, new)
-
-
-def clean_fields(data: object, *names: str) -> None:
-    """Cleans these fields in a dataclass's `__post_init__`, frozen or not."""
-    for name in names:
-        value = getattr(data, name)
-        if (new := clean(value)) is not value:
-            object.__setattr__(data, name, new)
