@@ -23,6 +23,7 @@ from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 EVERY_S = 1.0
@@ -50,23 +51,29 @@ class limited:
     def __enter__(self) -> None:
         self._watch = watch = _WATCH.get()
         if watch is not None:
-            watch.refuse()
-            self._before_s = watch.until_s
-            watch.until_s = min(self._before_s, time.monotonic() + self._limit_s)
-            watch.sections += 1
-            watch.depth += 1
+            self._before_s = watch.enter(self._limit_s)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._watch is not None:
-            self._watch.until_s = self._before_s
-            self._watch.depth -= 1
-        if kind is HeldTooLong:
-            assert self._watch is not None
-            place = self._watch.place
-            text = f"it held the event loop for longer than {self._limit_s:g} s, without an `await`: {place}"
-            raise TimeoutError(text) from error
+            self._watch.leave(self._before_s)
+            if kind is HeldTooLong:
+                raise self._watch.too_long(self._limit_s) from error
+
+
+def call_limited(call: Callable[[A], T], argument: A, limit_s: float) -> T:
+    """The call's result, as inside of `limited`, which costs twice as much."""
+    watch = _WATCH.get()
+    if watch is None:
+        return call(argument)
+    before_s = watch.enter(limit_s)
+    try:
+        return call(argument)
+    except HeldTooLong as error:
+        raise watch.too_long(limit_s) from error
+    finally:
+        watch.leave(before_s)
 
 
 def each(begin: Callable[[], Iterable[T]], limit_s: float = math.inf) -> Iterator[T]:
@@ -135,11 +142,28 @@ class LoopWatch:
         """From this call on, code that holds the loop for two ticks is cancelled there, even if it never awaits."""
         self._stop_s = time.monotonic() + after_s
 
-    def refuse(self) -> None:
-        """Cancels plugin code that would begin while a stop waits for the loop: hundreds of calls may be ready."""
+    def enter(self, limit_s: float) -> float:
+        """Plugin code begins, which may take limit_s; `leave` takes what is returned, the limit around it.
+
+        Cancels it where a stop waits for the loop: hundreds of calls may be ready.
+        """
         if self._stop_s < math.inf and self._error() is asyncio.CancelledError:
             self.cancelled = asyncio.current_task(self._loop)
             raise asyncio.CancelledError
+        before_s, until_s = self.until_s, time.monotonic() + limit_s
+        if until_s < before_s:
+            self.until_s = until_s
+        self.sections += 1
+        self.depth += 1
+        return before_s
+
+    def leave(self, before_s: float) -> None:
+        """Plugin code has ended."""
+        self.until_s = before_s
+        self.depth -= 1
+
+    def too_long(self, limit_s: float) -> TimeoutError:
+        return TimeoutError(f"it held the event loop for longer than {limit_s:g} s, without an `await`: {self.place}")
 
     def _run(self) -> None:
         ticks, tell_s, sections = 0, self._tell_s, 0

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from agentgym.held_loop import limited
+from agentgym.held_loop import call_limited
 
 Answer = TypeVar("Answer")
 
@@ -25,8 +25,7 @@ class Begun(Generic[Answer]):
         self._coroutine = call if isinstance(call, Coroutine) else _await(call)
         self.ended, self._limit_s = False, limit_s
         try:
-            with limited(limit_s):
-                self._waits_for = self._coroutine.send(None)
+            self._waits_for = call_limited(self._coroutine.send, None, limit_s)
         except StopIteration as end:
             self.ended, self._answer = True, end.value
         except BaseException:
@@ -41,11 +40,9 @@ class Begun(Generic[Answer]):
                 try:
                     sent = yield self._waits_for
                 except BaseException as error:
-                    with limited(self._limit_s):
-                        self._waits_for = self._coroutine.throw(error)
+                    self._waits_for = call_limited(self._coroutine.throw, error, self._limit_s)
                 else:
-                    with limited(self._limit_s):
-                        self._waits_for = self._coroutine.send(sent)
+                    self._waits_for = call_limited(self._coroutine.send, sent, self._limit_s)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
