@@ -31,11 +31,12 @@ from agentgym.types import (
 
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
-    texts = [str(part) for part in parts]
-    if any("/" in text for text in texts):  # joined by it, ("a/b", "c") would be ("a", "b/c")
+    texts = [*map(str, parts)]
+    joined = "/".join(texts)
+    if joined.count("/") >= len(texts):  # one is in a part: ("a/b", "c") would be ("a", "b/c")
         digest = hashlib.blake2b(repr(texts).encode(), digest_size=8, person=b"parts").digest()
     else:
-        digest = hashlib.blake2b("/".join(texts).encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(joined.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -121,7 +121,8 @@ class EpisodeRunner:
         calls = () if context.tools is None else tuple(map(checked, said.calls))
         if cut is not None and calls and isinstance(calls[-1], MalformedCall):
             calls = calls[:-1]  # it was cut, which is not a fault of form
-        said = AgentTurn(said.text, said.content, calls)
+        if said.calls:
+            said = AgentTurn(said.text, said.content, calls)
         ids = [call_id(len(episode.tool_calls) + n) for n in range(len(calls))]
         context.messages.append(assistant_message(said, ids))
         if cut is not None and self.config.cut_turns == "floor":
