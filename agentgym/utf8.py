@@ -17,6 +17,7 @@ Value = TypeVar("Value")
 REPLACEMENT = "\ufffd"
 MAX_DEPTH = 128
 """What is nested deeper becomes U+FFFD: nothing of ours reads or saves it."""
+_WITHOUT_TEXT = frozenset({bool, int, float, type(None)})
 
 
 def clean_text(text: str) -> str:
@@ -48,6 +49,8 @@ def clean_fields(data: object, *names: str) -> None:
 def _is_clean(value: Any, depth: int) -> bool:
     """Whether nothing has to be replaced; False also where that takes a closer look, as at types that JSON has not."""
     kind = type(value)
+    if kind in _WITHOUT_TEXT:
+        return True
     if kind is str:
         return value.isascii() or clean_text(value) is value
     if kind is not dict and kind is not tuple and kind is not list:
