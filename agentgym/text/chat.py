@@ -302,8 +302,10 @@ class ChatRenderer:
         So are, where there are tools, the texts around calls and results in what users and tools say.
         """
         safe: list[Message] = []
-        if any(message["role"] == "tool" for message in messages):
-            self.tool_use  # noqa: B018  from now on there are tools
+        for message in messages:
+            if message["role"] == "tool":
+                self.tool_use  # noqa: B018  from now on there are tools
+                break
         for message in messages:
             marks = self._marks_of[message["role"]]
             changed: Message = {**message, "content": marks.broken_up(message["content"])}

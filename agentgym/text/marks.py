@@ -15,7 +15,10 @@ class Marks:
 
     def broken_up(self, text: str) -> str:
         """A space after the first character of each mark."""
-        if not any(first in text for first in self._firsts):
+        for first in self._firsts:
+            if first in text:
+                break
+        else:
             return text
         for mark in self._marks:
             if mark in text:

@@ -8,7 +8,7 @@ proved are rendered.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from agentgym.types import Message
 
@@ -29,22 +29,18 @@ _HARD = (
 _MAX_MESSAGES = 8
 
 
-class Remembered(Generic[Value]):
-    """Keeps at most `size` values by key, and starts empty again when it is full."""
+class Remembered(dict[Hashable, Value]):
+    """At most `size` values by key; when it is full, it begins again."""
 
-    __slots__ = ("_size", "_values")
+    __slots__ = ("_size",)
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._values: dict[Hashable, Value] = {}
-
-    def get(self, key: Hashable) -> Value | None:
-        return self._values.get(key)
 
     def keep(self, key: Hashable, value: Value) -> Value:
-        if len(self._values) >= self._size:
-            self._values.clear()
-        self._values[key] = value
+        if len(self) >= self._size:
+            self.clear()
+        self[key] = value
         return value
 
 
