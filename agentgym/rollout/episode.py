@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from array import array
@@ -14,7 +15,6 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
-from agentgym.rollout.waiting import Timed
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import (
     Completion,
@@ -86,6 +86,7 @@ class EpisodePlayer(Player):
 
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
+        times_s, now_s = episode.timing_s, asyncio.get_running_loop().time
         ids = array("I", self.renderer.prompt(episode.messages, await runner.schemas()))
         while True:
             room = config.max_episode_tokens - len(ids)
@@ -102,9 +103,12 @@ class EpisodePlayer(Player):
                 return
             time_s = min(left_s, config.generate_timeout_s)
             request = self._request(episode, TokenPrefix(ids), min(room, config.max_turn_tokens), time_s)
-            with Timed(episode.timing_s, "generate_s"):
+            began_s = now_s()
+            try:
                 completion = await sampled(self.generator, request, config, self.activity)
-            episode.timing_s["queue_s"] = episode.timing_s.get("queue_s", 0.0) + completion.queued_s
+            finally:
+                times_s["generate_s"] = times_s.get("generate_s", 0.0) + now_s() - began_s
+            times_s["queue_s"] = times_s.get("queue_s", 0.0) + completion.queued_s
             turn = Turn.of(request.prompt_ids, completion)
             episode.turns.append(turn)
             cut = None

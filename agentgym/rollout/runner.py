@@ -232,7 +232,7 @@ class EpisodeRunner:
         began, times_s = time_s(), self.episode.timing_s
         try:
             begun = Begun(method(self.context), self.config.env_timeout_s)
-            return await begun if begun.ended else await self._limited(begun)
+            return begun.answer if begun.ended else await self._limited(begun)
         except EpisodeTimeOver:
             raise
         except InfraError as error:
