@@ -34,17 +34,17 @@ def can_grow() -> bool:
 def let_segments_grow() -> None:
     """Lets the allocator's segments of this process grow, from its next tensor on."""
     if can_grow():
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def mapped_memory(size: int, device: torch.device) -> MappedMemory:
     """Bytes that other processes can map whatever the machine is: a segment that grows needs rights for that."""
     if not can_grow():
         return MappedMemory(torch.empty(size, dtype=torch.uint8, device=device))
-    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     try:
         pool = torch.cuda.MemPool()  # no other tensor's memory is taken for it
         with torch.cuda.use_mem_pool(pool, device):
             return MappedMemory(torch.empty(size, dtype=torch.uint8, device=device), pool)
     finally:
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")

@@ -19,7 +19,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
     told: Said = []
-    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
 
     def use(pool: str, device: torch.device) -> nullcontext[None]:
         told.append(f"{pool} on {device}")
