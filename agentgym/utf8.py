@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 Value = TypeVar("Value")
@@ -57,8 +56,16 @@ def _is_clean(value: Any, depth: int) -> bool:
         return not isinstance(value, (str, Mapping, list, tuple))
     if not depth:
         return False
-    for part in chain(value, value.values()) if kind is dict else value:
-        if not (type(part) is str and part.isascii()) and not _is_clean(part, depth - 1):
+    depth -= 1
+    if kind is dict:
+        for name, part in value.items():
+            if not (type(name) is str and name.isascii()) and not _is_clean(name, depth):
+                return False
+            if not (type(part) is str and part.isascii()) and not _is_clean(part, depth):
+                return False
+        return True
+    for part in value:  # noqa: SIM110  a generator would cost more
+        if not (type(part) is str and part.isascii()) and not _is_clean(part, depth):
             return False
     return True
 

@@ -30,7 +30,8 @@ class AgentTurn:
     calls: tuple[Call, ...] = ()
 
     def __post_init__(self) -> None:
-        clean_fields(self, "text", "content")
+        if not (self.text.isascii() and self.content.isascii()):  # most are, and each turn comes here
+            clean_fields(self, "text", "content")
 
 
 def checked(call: Call) -> Call:
