@@ -55,10 +55,11 @@ class Limit:
     __slots__ = ("_deadlines", "_expired", "_num_cancels", "_task", "until_s")
 
     def __init__(self, deadlines: Deadlines, seconds: float) -> None:
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._deadlines, self._task, self._num_cancels, self._expired = deadlines, task, task.cancelling(), False
-        self.until_s = asyncio.get_running_loop().time() + seconds
+        self.until_s = loop.time() + seconds
 
     def expire(self) -> None:
         self._expired = True
