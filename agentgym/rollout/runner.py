@@ -268,8 +268,10 @@ class Started:
     async def __aenter__(self) -> None:
         runner = self._runner
         try:
-            runner.context.state = await runner.call("start", runner.environment.start)
-            runner.context.tools = await runner.call("toolbox", runner.environment.toolbox)
+            if not _is_default(runner.environment.start, Environment.start):
+                runner.context.state = await runner.call("start", runner.environment.start)
+            if runner.environment.tools is not None or not _is_default(runner.environment.toolbox, Environment.toolbox):
+                runner.context.tools = await runner.call("toolbox", runner.environment.toolbox)
         except BaseException:
             await self._finish_after_error()
             raise
@@ -277,13 +279,18 @@ class Started:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            await self._runner.call("finish", self._runner.environment.finish)
-        else:
+        if error is not None:
             await self._finish_after_error()
+        elif not _is_default(self._runner.environment.finish, Environment.finish):
+            await self._runner.call("finish", self._runner.environment.finish)
 
     async def _finish_after_error(self) -> None:
         try:
             await self._runner.call("finish", self._runner.environment.finish)
         except EpisodeBroken as second:  # the first error is the one that ended the episode
             log.warning("episode %s: %s", self._runner.episode.episode_id, second)
+
+
+def _is_default(method: object, default: object) -> bool:
+    """Whether a method is the base class's, which does nothing and so need not be called."""
+    return getattr(method, "__func__", None) is default
