@@ -206,8 +206,7 @@ def check_sampled(token_ids: Sequence[int], logprobs: Sequence[float], versions:
     """Refuse sampled tokens without exactly one finite log-probability and one version each."""
     if len(token_ids) != len(logprobs):
         raise ValueError(f"{len(token_ids)} sampled tokens but {len(logprobs)} logprobs")
-    finite = math.isfinite(sum(logprobs)) or all(map(math.isfinite, logprobs))  # a sum of finite ones may overflow
-    if logprobs and not (finite and max(logprobs) <= 1e-4):
+    if not (math.isfinite(sum(logprobs)) or all(map(math.isfinite, logprobs))) or max(logprobs, default=0.0) > 1e-4:
         raise ValueError(f"logprobs must be finite and at most 0; got {[*logprobs][:8]}")
     end = 0
     for span in versions:
