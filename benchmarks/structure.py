@@ -104,7 +104,7 @@ def room_of(name: str) -> str:
     if not rest:
         return f"{folder}/__init__.py"
     inside = f"{folder.parts[0]}/{rest[0]}"
-    return f"{inside}/" if (ROOT / folder / rest[0]).is_dir() else f"{inside}.py"
+    return f"{inside}/" if (ROOT / folder / rest[0] / "__init__.py").is_file() else f"{inside}.py"
 
 
 def read(root: Path = ROOT) -> list[SourceFile]:
@@ -253,7 +253,7 @@ def drawn_rooms(root: Path = ROOT) -> str:
     for room in (room for layer in layers(root) for room in layer):
         folder = root / CORE / room
         mark = "* " if room in public(root) else "  "
-        is_folder = folder.is_dir()
+        is_folder = (folder / "__init__.py").is_file()  # a checkout may have what Python left of a renamed one
         lines += row(
             mark,
             f"{room}/" if is_folder else f"{room}.py",

@@ -183,7 +183,7 @@ def test_the_pages_drawings_are_current(section: str, draw: Callable[[], str]) -
 def test_every_room_says_what_it_is() -> None:
     rooms = [room for layer in structure.layers() for room in layer]
     paths = [ROOT / "agentgym" / room for room in rooms]
-    paths = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+    paths = [path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py" for path in paths]
     paths += [(ROOT / folder / "__init__.py") for folder in PACKAGES.values()]
     paths += (ROOT / "sandboxes/agentgym_sandboxes").glob("*/__init__.py")
     assert [str(path) for path in paths if not structure.sentence(path)] == []

@@ -82,7 +82,7 @@ def die_with_parent(parent_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above
-        os._exit(1)
+        os._exit(0)
 
 
 def _limit_memory(size: int) -> None:
