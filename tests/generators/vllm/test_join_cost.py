@@ -161,7 +161,7 @@ async def test_fewer_of_vllms_steps_have_prompts_when_requests_begin_together(ol
             steps.append(step)
             engine._saw(step)
 
-        engine._places.join_s = join_s
+        engine._slots.join_s = join_s
         engine._llm._logger_ref[0]._report = saw
         done = await asyncio.gather(*map(engine.generate, sent))
         assert [len(one.completion_ids) for one in done] == [request.sampling.max_tokens for request in sent]
