@@ -295,7 +295,7 @@ async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
 @pytest.mark.hostile
 async def test_generators_load_weights_from_torchstore_as_from_shared_memory(fleet, tmp_path) -> None:
     pytest.importorskip("torchstore")
-    async with fleet() as f:
+    async with fleet(launcher=LocalLauncher()) as f:  # Monarch's messages carry its weights
         theirs = await TorchStoreConfig().open("generators", keep=2, runtime=None)
         generators = GeneratorService(
             config=GeneratorConfig(replicas=1, engine=Scripted()), store=theirs, model_path=""

@@ -101,7 +101,7 @@ STAY_ROOT: tuple[Patch, ...] = (
 )
 NO_PROCESS_SWEEP: tuple[Patch, ...] = (
     ('        """Whether any process, a zombie included, runs as `uid`."""\n', "        return False\n"),
-    ("            os.kill(-1, signal.SIGKILL)\n", "            pass\n"),
+    ("        _as_user(uid, os.kill, -1, signal.SIGKILL)\n", "        pass\n"),
 )
 CLOSES_NOTHING: Patch = ("        _close_all_but(fds)\n", "")
 RUN_IN_THE_ZYGOTE: tuple[Patch, ...] = (
