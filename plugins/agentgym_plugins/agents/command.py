@@ -8,8 +8,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -19,13 +17,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agentgym.agents import Agent, AgentContext, AgentFailed
-from agentgym.errors import InfraError, UserError
-from agentgym.killable.process import exit_reason
+from agentgym.errors import UserError
+from agentgym.programs import Program
 from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
-from agentgym_plugins.agents.processes import KILL_S, Tail, kill_all, tagged
-from agentgym_plugins.agents.slots import Slots
 
 PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt")
 KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
@@ -34,7 +30,6 @@ MAX_FILE_CHARS: Final = 4000
 MAX_ANSWER_BYTES: Final = 1 << 20
 MOST_MIB: Final = 1 << 20  # as good as no limit: the session has its own
 MAX_PROCESSES: Final = 64
-LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +86,14 @@ class Command(Agent):
             )
 
     @cached_property
-    def _slots(self) -> Slots:
-        return Slots(self.at_once)
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.at_once)
 
     def slot(self) -> AbstractAsyncContextManager[None]:
-        return self._slots.one()
+        return self._slots
+
+    async def close(self) -> None:
+        vars(self).pop("_slots", None)  # another run has another event loop
 
     async def play(self, context: AgentContext) -> None:
         if self.where == "session":
@@ -135,48 +133,23 @@ class Command(Agent):
         task = folder / "task.json"
         given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
         task.write_text(json.dumps(given), encoding="utf-8")
-        tag, environ = tagged({"HOME": str(work), **self._environ(context, context.url, str(task)), **self.environ})
-        argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self.memory_mib << 20)]
+        program = Program(
+            self._arguments(context, context.url, str(task), str(work)),
+            folder=work,
+            environ={"HOME": str(work), **self._environ(context, context.url, str(task)), **self.environ},
+            memory_mib=self.memory_mib,
+            output_mib=self.output_mib,
+        )
         try:
-            transport, watch = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Watch(self.output_mib << 20),
-                *argv,
-                *self._arguments(context, context.url, str(task), str(work)),
-                cwd=work,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C is ours to handle, and its group can be killed
-            )
-        except OSError as error:
-            raise InfraError(f"no process could be started for an agent: {error}") from error
-        try:
-            await self._until_ended(watch)
+            output = await program.run(self.time_s)
         finally:
-            running = transport.get_returncode() is None
-            await asyncio.to_thread(kill_all, transport.get_pid() if running else None, tag)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(watch.closed.wait(), KILL_S)  # what is in the pipes yet
-            code = transport.get_returncode()
-            transport.close()
-            context.note("output", watch.out.text()[-KEPT_BYTES:])
-            context.note("errors", watch.err.text())
-            context.note("exit", code)
+            context.note("output", program.output[-KEPT_BYTES:])
+            context.note("errors", program.errors)
+            context.note("exit", program.exit_code)
             context.note("files", await asyncio.to_thread(_files, work))
-        if code:
-            raise AgentFailed("exit", f"it {exit_reason(code)}; it wrote: {watch.err.text()[-1000:]}")
         if self.answer_file:
             return await asyncio.to_thread(_read, work, self.answer_file)
-        return watch.out.text().strip()
-
-    async def _until_ended(self, watch: _Watch) -> None:
-        """Waits until the program has ended, though its children may hold its outputs open, or has passed a limit."""
-        try:
-            async with asyncio.timeout(self.time_s or None):
-                await watch.over.wait()
-        except TimeoutError:
-            raise AgentFailed("time_limit", f"it took longer than agent.time_s = {self.time_s:g}") from None
-        if watch.too_much:
-            raise AgentFailed("output_limit", f"it wrote more than agent.output_mib = {self.output_mib}")
+        return output.strip()
 
     def _environ(self, context: AgentContext, url: str, task: str) -> dict[str, str]:
         return {
@@ -201,28 +174,6 @@ class Command(Agent):
             "prompt": users[-1] if users else "",
         }
         return [_filled(word, values) for word in self.argv]
-
-
-class _Watch(asyncio.SubprocessProtocol):
-    """What a program writes, and its end. over: it has ended, or written too much. closed: nothing more will come."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.out, self.err = Tail(MAX_ANSWER_BYTES), Tail(KEPT_BYTES)
-        self.over, self.closed = asyncio.Event(), asyncio.Event()
-        self.too_much = False
-        self._max_bytes = max_bytes
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        (self.out if fd == 1 else self.err).add(data)
-        if self.out.num_bytes + self.err.num_bytes > self._max_bytes:
-            self.too_much = True
-            self.over.set()
-
-    def process_exited(self) -> None:
-        self.over.set()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.closed.set()
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +14,6 @@ from agentgym.agents import Agent, AgentContext
 from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
 from agentgym.types import Json
-from agentgym_plugins.agents.slots import Slots
 from agentgym_plugins.agents.workers import Workers, check_python
 
 
@@ -66,8 +66,8 @@ class InProcess(Agent):
         )
 
     @cached_property
-    def _slots(self) -> Slots:
-        return Slots(self.processes)
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.processes)
 
     async def check(self) -> None:
         """Starts the first process."""
@@ -83,7 +83,7 @@ class InProcess(Agent):
             raise
 
     def slot(self) -> AbstractAsyncContextManager[None]:
-        return self._slots.one()
+        return self._slots
 
     async def play(self, context: AgentContext) -> None:
         await self._workers.play(context)
@@ -91,7 +91,7 @@ class InProcess(Agent):
     async def close(self) -> None:
         if "_workers" in vars(self):
             await self._workers.close()
-        for name in ("_workers", "_places"):  # another run has another event loop
+        for name in ("_workers", "_slots"):  # another run has another event loop
             vars(self).pop(name, None)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
-from agentgym.killable.process import exit_reason
+from agentgym.programs import exit_reason
 from agentgym.sandbox import FileRefused, Limits, RunStatus, Session
 
 TASK: Final = "agent-task.json"  # in the session's work folder, which is where the program starts

@@ -20,9 +20,9 @@ from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.killable.pool import Pool
 from agentgym.killable.process import Child
+from agentgym.programs import Tail, has_children, kill_all, tagged
 from agentgym.sandbox import FileRefused, Limits, RunResult
 from agentgym.types import Json
-from agentgym_plugins.agents.processes import Tail, has_children, kill_all, tagged
 
 KEPT_BYTES: Final = 8000  # of what an episode's agent wrote
 CHUNK: Final = 1 << 16

@@ -12,6 +12,7 @@ import pytest
 from agentgym.agents import AgentFailed
 from agentgym.errors import UserError
 from agentgym_plugins.agents.command import Command
+from agentgym_plugins.agents.function import Function
 
 
 def python(code: str, *arguments: str, **settings) -> Command:
@@ -106,6 +107,19 @@ async def test_no_more_programs_run_than_may(context):
         await asyncio.sleep(0)
         assert not waiting.done()
     await waiting
+
+
+@pytest.mark.parametrize("agent", [python("pass", at_once=1), Function(function="m:f", processes=1)])
+def test_a_second_run_of_one_process_has_an_event_loop_of_its_own(agent):
+    async def two_at_once() -> None:
+        async with agent.slot():
+            waiting = asyncio.create_task(agent.slot().__aenter__())
+            await asyncio.sleep(0)
+        await waiting
+        await agent.close()
+
+    asyncio.run(two_at_once())
+    asyncio.run(two_at_once())
 
 
 async def test_a_program_that_is_not_there_is_the_users_mistake():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_plugins.agents.processes import _is_between, kill_all, tagged
+from agentgym.programs import _is_between, kill_all, tagged
 
 LARGE = "import os, time; os.setsid(); held = bytearray(60_000_000); time.sleep(99)"  # its memory takes time to free
 BOTH = 20  # of each kind; without a second look half of the large ones were still ending
