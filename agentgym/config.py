@@ -96,27 +96,27 @@ def apply_overrides(mapping: Mapping[str, object], overrides: Iterable[str]) -> 
         parts = key.split(".")
         if not equals or not all(parts):
             raise UserError(f"{override!r} is not an override; write section.field=value, as in trainer.procs=4")
-        place = result
+        where = result
         for depth, part in enumerate(parts[:-1], start=1):
-            inner = place.setdefault(part, {})
+            inner = where.setdefault(part, {})
             if inner is None:  # an empty section of the file
-                inner = place[part] = {}
+                inner = where[part] = {}
             if isinstance(inner, str):
-                inner = place[part] = {"name": inner}
+                inner = where[part] = {"name": inner}
             if not isinstance(inner, dict):
                 raise UserError(f"{override!r}: {'.'.join(parts[:depth])} is {_shown(inner)}, not a section")
-            place = inner
-        place[parts[-1]] = parse_yaml(text, where=override)
+            where = inner
+        where[parts[-1]] = parse_yaml(text, where=override)
     return result
 
 
 def _forget_other_component(mapping: dict[str, object], section: list[str], name: object) -> None:
     """Empty the section in place, if it names another component."""
-    place: object = mapping
+    where: object = mapping
     for part in section:
-        place = place.get(part) if isinstance(place, dict) else None
-    if isinstance(place, dict) and place.get("name", name) != name:
-        place.clear()
+        where = where.get(part) if isinstance(where, dict) else None
+    if isinstance(where, dict) and where.get("name", name) != name:
+        where.clear()
 
 
 def build(

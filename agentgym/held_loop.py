@@ -27,7 +27,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 EVERY_S = 1.0
-TELL_S = 10.0  # then three times as long, and so on
+REPORT_S = 10.0  # then three times as long, and so on
 PACKAGE = f"{Path(__file__).parent}{os.sep}"
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 INSTALLED = ("site-packages", "dist-packages")  # in the standard library's folder where Python is the system's
@@ -93,14 +93,14 @@ class LoopWatch:
     """Use it as `with`, in the thread that runs the loop, before there is one.
 
     say: takes the lines for the user, in a thread of its own. until_s: when the plugin code that runs now has to be
-    interrupted. sections, depth: how many were entered with `limited`, and how many are open. place: the line that was
-    interrupted last. cancelled: the task whose code was, after `stop`.
+    interrupted. sections, depth: how many were entered with `limited`, and how many are open. line_held: the line that
+    was interrupted last. cancelled: the task whose code was, after `stop`.
     """
 
-    def __init__(self, say: Callable[[str], None], *, every_s: float = EVERY_S, tell_s: float = TELL_S) -> None:
+    def __init__(self, say: Callable[[str], None], *, every_s: float = EVERY_S, report_s: float = REPORT_S) -> None:
         self.until_s, self.sections, self.depth = math.inf, 0, 0
-        self.place, self.cancelled = "", cast("asyncio.Task[Any] | None", None)
-        self._say, self._every_s, self._tell_s = say, every_s, tell_s
+        self.line_held, self.cancelled = "", cast("asyncio.Task[Any] | None", None)
+        self._say, self._every_s, self._report_s = say, every_s, report_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_s, self._answered_s, self._asked = math.inf, math.inf, False
         self._ended = threading.Event()
@@ -163,20 +163,22 @@ class LoopWatch:
         self.depth -= 1
 
     def too_long(self, limit_s: float) -> TimeoutError:
-        return TimeoutError(f"it held the event loop for longer than {limit_s:g} s, without an `await`: {self.place}")
+        return TimeoutError(
+            f"it held the event loop for longer than {limit_s:g} s, without an `await`: {self.line_held}"
+        )
 
     def _run(self) -> None:
-        ticks, tell_s, sections = 0, self._tell_s, 0
+        ticks, report_s, sections = 0, self._report_s, 0
         while not self._ended.wait(self._every_s):
             ticks = ticks + 1 if self._is_held(sections) else 0  # counted: a process that was stopped has missed some
             sections = self.sections
             if not ticks:
-                tell_s = self._tell_s
+                report_s = self._report_s
                 continue
             kind = self._error()
-            if ticks * self._every_s >= tell_s or kind is not None:
-                self._tell(ticks * self._every_s, kind)
-                tell_s *= 3
+            if ticks * self._every_s >= report_s or kind is not None:
+                self._report(ticks * self._every_s, kind)
+                report_s *= 3
             if kind is not None:
                 self._interrupt(kind)
 
@@ -195,12 +197,12 @@ class LoopWatch:
     def _answer(self) -> None:
         self._asked, self._answered_s = False, time.monotonic()
 
-    def _tell(self, held_s: float, kind: type[BaseException] | None) -> None:
-        if place := place_in(sys._current_frames().get(self._thread_id), installed=self.depth > 0):
+    def _report(self, held_s: float, kind: type[BaseException] | None) -> None:
+        if line := line_in(sys._current_frames().get(self._thread_id), installed=self.depth > 0):
             with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
                 what = "it is interrupted" if kind else "nothing else goes on meanwhile"
                 self._say(
-                    f"{place}, {held_s:.0f} s: it holds the event loop, and {what}. "
+                    f"{line}, {held_s:.0f} s: it holds the event loop, and {what}. "
                     "Wait with `await`, or use `asyncio.to_thread`"
                 )
 
@@ -208,16 +210,16 @@ class LoopWatch:
         if self._is_main:
             signal.pthread_kill(self._thread_id, signal.SIGVTALRM)  # also ends a wait in the kernel
             return
-        if place := place_in(sys._current_frames().get(self._thread_id)):
-            self.place = place  # it is raised at the next line: nothing ends a wait of this thread
+        if line := line_in(sys._current_frames().get(self._thread_id)):
+            self.line_held = line  # it is raised at the next line: nothing ends a wait of this thread
             ident, raised = ctypes.c_ulong(self._thread_id), ctypes.py_object(kind)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:
         kind = self._error()
-        if kind is None or not (place := place_in(frame)):  # our own code is never cut in two
+        if kind is None or not (line := line_in(frame)):  # our own code is never cut in two
             return
-        self.place = place
+        self.line_held = line
         if kind is asyncio.CancelledError:
             self.cancelled = asyncio.current_task(self._loop)
         raise kind
@@ -241,21 +243,21 @@ def watching(say: Callable[[str], None]) -> Iterator[LoopWatch]:
         yield made
 
 
-def place_in(frame: FrameType | None, *, installed: bool = True) -> str:
+def line_in(frame: FrameType | None, *, installed: bool = True) -> str:
     """Where the innermost code is that is neither ours nor Python's, as `my_env.py:77 in reply`; "" for none.
 
     Of code in several packages it is the line of the one that we called. installed: also where that is a package.
     """
-    return _place(((one.f_code.co_filename, line, one.f_code.co_name) for one, line in walk_stack(frame)), installed)
+    return _line(((one.f_code.co_filename, line, one.f_code.co_name) for one, line in walk_stack(frame)), installed)
 
 
-def place_of(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """The line of plugin code that raised it, as `my_env.py:77 in reply`; "" for none."""
     trace = reversed([*walk_tb(error.__traceback__)])
-    return _place((one.f_code.co_filename, line, one.f_code.co_name) for one, line in trace)
+    return _line((one.f_code.co_filename, line, one.f_code.co_name) for one, line in trace)
 
 
-def _place(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
+def _line(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
     """The innermost code outside this library, from (file, line, name) triples, innermost first."""
     found: list[tuple[str, int, str]] = []
     for file, line, name in stack:

@@ -101,12 +101,12 @@ def marked_reward(function: object) -> Reward | None:
     return mark if isinstance(mark, Reward) else None
 
 
-def marked_rewards(place: object) -> dict[str, Reward]:
+def marked_rewards(holder: object) -> dict[str, Reward]:
     """What `@reward` marked among the attributes of a module, a class or an object, by the rewards' names."""
     found = {}
-    for attribute in dir(place):
-        static = inspect.getattr_static(place, attribute, None)
+    for attribute in dir(holder):
+        static = inspect.getattr_static(holder, attribute, None)
         mark = marked_reward(static) or marked_reward(getattr(static, "__func__", None))  # a static method's
         if mark is not None:
-            found[mark.name] = replace(mark, function=getattr(place, attribute))
+            found[mark.name] = replace(mark, function=getattr(holder, attribute))
     return found

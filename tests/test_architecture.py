@@ -7,11 +7,12 @@ import functools
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,33 @@ def test_a_budget_that_is_exceeded_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"tests_lines is 1 over its budget of {now['tests_lines'] - 1:,}\n" in done.stderr
     assert done.stderr.count("over its budget") == 1
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """The classes, functions, parameters and attributes that a file defines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.AnnAssign(target=ast.Name(name)):
+                yield name
+
+
+def retired(names: Iterable[str], words: Collection[str]) -> set[str]:
+    """Names of which a part is one of the words, or its plural. `in_place` is the term for changing a value."""
+    parts = {name: re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name.replace("in_place", "")) for name in names}
+    return {name for name, found in parts.items() if any(part.lower().rstrip("s") in words for part in found)}
+
+
+def test_identifiers_have_none_of_the_words_that_the_glossary_gave_up() -> None:
+    rows = [line.split("|")[1:-1] for line in PAGE.read_text().partition("## Glossary")[2].splitlines() if "|" in line]
+    words = {word.strip() for row in rows[2:] for word in row[2].split(",")} - {""}
+    trees = {file.path: ast.parse((ROOT / file.path).read_text()) for file in source() if file.path.parts[0] != "apps"}
+    assert [f"{path}: {name}" for path, tree in trees.items() for name in sorted(retired(named(tree), words))] == []
+    planted = (
+        "class Seat:\n  places: int\n  def on_desk(self, told): self.load_in_place = self._behind = self.placed = 1"
+    )
+    assert retired(named(ast.parse(planted)), words) == {"Seat", "places", "on_desk", "told", "_behind"}
 
 
 STAND_INS = ("SimpleNamespace", "MagicMock", "unittest.mock", "object.__new__(")

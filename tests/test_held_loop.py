@@ -79,11 +79,11 @@ def leaves_a_thread() -> None:
 HELD = pytest.mark.parametrize("hold", [sleeps, loops, retries, matches])
 
 
-def quick(lines: list[str], tell_s: float = 1e6) -> LoopWatch:
-    return LoopWatch(lines.append, every_s=0.02, tell_s=tell_s)
+def quick(lines: list[str], report_s: float = 1e6) -> LoopWatch:
+    return LoopWatch(lines.append, every_s=0.02, report_s=report_s)
 
 
-def place(hold: Callable[[], None]) -> str:
+def line_held(hold: Callable[[], None]) -> str:
     return rf"test_held_loop\.py:\d+ in {hold.__name__}"
 
 
@@ -93,9 +93,9 @@ def test_a_call_that_never_awaits_ends_at_its_limit_and_its_line_is_named(hold: 
         hold()
 
     async def play() -> str:
-        with pytest.raises(TimeoutError, match=place(hold)):
+        with pytest.raises(TimeoutError, match=line_held(hold)):
             await Begun(reply(), 0.1)
-        with pytest.raises(TimeoutError, match=place(hold)):
+        with pytest.raises(TimeoutError, match=line_held(hold)):
             list(each(lambda: (hold() for _ in range(3)), 0.1))
         return "the loop goes on"
 
@@ -171,7 +171,7 @@ def test_a_line_that_holds_the_loop_is_reported_before_its_limit() -> None:
         while not lines:
             pass
 
-    with quick(lines, tell_s=0.1):
+    with quick(lines, report_s=0.1):
         run_until_stopped(job(), lines.append)
     assert re.match(r".*test_held_loop\.py:\d+ in job, 0 s: it holds the event loop", lines[0])
 
@@ -184,7 +184,7 @@ def test_our_own_code_is_never_interrupted_and_a_free_loop_neither() -> None:
         return "done"
 
     lines: list[str] = []
-    with quick(lines, tell_s=0.1):
+    with quick(lines, report_s=0.1):
         assert run_until_stopped(job(), lines.append) == "done" and not lines
 
 
@@ -193,7 +193,7 @@ async def test_beside_a_running_loop_as_in_a_notebook_a_limit_holds_too() -> Non
         loops()
 
     async def play() -> None:
-        with pytest.raises(TimeoutError, match=place(loops)):
+        with pytest.raises(TimeoutError, match=line_held(loops)):
             await Begun(reply(), 0.1)
 
     await asyncio.wait_for(asyncio.to_thread(run_anywhere, play(), print), 60)

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 async def open_runtime(
     *,
     launcher: Launcher,
-    places: HostsConfig,
+    hosts_config: HostsConfig,
     log_dir: Path,
     patience_s: float,
     shared: Sequence[Path] = (),
@@ -44,7 +44,7 @@ async def open_runtime(
     shared: folders that all hosts must see. note: gets what the user should know. Raises UserError, with the host's
     name, for one that is unreachable, of another version, with another time or without those folders.
     """
-    async with Runtime(log_dir=log_dir, launcher=launcher, places=places, patience_s=patience_s) as runtime:
+    async with Runtime(log_dir=log_dir, launcher=launcher, hosts_config=hosts_config, patience_s=patience_s) as runtime:
         transport = launcher.transport()
         if not transport:
             yield runtime

@@ -109,7 +109,7 @@ class Hosts:
         wanted = names.get(role) or ()
         return [host for name in wanted for host in self.all if host.name == name] or list(self.all)
 
-    async def place(self, role: str, procs: int, *, timeout_s: float) -> list[Host]:
+    async def assign(self, role: str, procs: int, *, timeout_s: float) -> list[Host]:
         """The hosts for a group of processes, an equal number on each; waits while all that it may be on are lost.
 
         Raises InfraError when none came back in time.
@@ -125,7 +125,7 @@ class Hosts:
         return found
 
     def choose(self, role: str, procs: int) -> list[Host]:
-        """Chooses hosts as `place` does, without waiting; empty if all are lost."""
+        """Chooses hosts as `assign` does, without waiting; empty if all are lost."""
         alive = [host for host in self.of(role) if not host.lost]
         if role in ("trainer", "reference") and self.config.trainer:
             return alive[: max((n for n in range(1, len(alive) + 1) if procs % n == 0), default=0)]

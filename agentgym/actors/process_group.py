@@ -112,7 +112,7 @@ class ProcessGroup(Generic[A]):
         if self._on is not None:
             self._spawn([self._on])
         else:
-            self._spawn(await self._runtime.hosts.place(options.hosts, options.procs, timeout_s=timeout_s))
+            self._spawn(await self._runtime.hosts.assign(options.hosts, options.procs, timeout_s=timeout_s))
         self._watch(await self._probe(timeout_s))
         for part in self._parts:
             part.actor.agentgym_lasts.call().as_asyncio().add_done_callback(self._on_fault)

@@ -120,7 +120,7 @@ class Runtime:
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
-    launcher: gives the hosts on which they are spawned. places: who is on which of them; by default each group is
+    launcher: gives the hosts on which they are spawned. hosts_config: who is on which of them; by default each group is
     where the fewest are. patience_s: for how long one that is silent counts as alive, as long as the kernel reports
     no death: the longest deadline of its calls. See `open_runtime` for hosts elsewhere.
     Several may follow one another in one process; Monarch itself ends with the interpreter.
@@ -131,12 +131,12 @@ class Runtime:
         *,
         log_dir: Path | None = None,
         launcher: Launcher | None = None,
-        places: HostsConfig | None = None,
+        hosts_config: HostsConfig | None = None,
         patience_s: float = 600.0,
     ) -> None:
         self._log_dir = log_dir
         self._launcher = launcher or LocalLauncher()
-        self._places = places or HostsConfig()
+        self._hosts_config = hosts_config or HostsConfig()
         self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
         self._name = uuid.uuid4().hex
@@ -153,7 +153,7 @@ class Runtime:
         port, receiver = Channel.open()
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
         launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
-        self.hosts = Hosts(launched, self._places)
+        self.hosts = Hosts(launched, self._hosts_config)
         if not _open_runtimes:
             gc.freeze()  # else the collector stops the event loop for half a second: it walks through all of torch
         _open_runtimes.append(self)

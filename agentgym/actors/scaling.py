@@ -17,8 +17,8 @@ from agentgym.actors.service import Service
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=LifecycleActor)
-QUEUED = 0.25  # of a replica's places: a shorter queue is gone before another replica has started
-FILLED = 0.7  # of the places that would remain: a higher peak would soon be a queue again
+QUEUED = 0.25  # of a replica's slots: a shorter queue is gone before another replica has started
+FILLED = 0.7  # of the slots that would remain: a higher peak would soon be a queue again
 HOLD_S = 30.0  # after a replica that could not be kept; doubled each time
 MAX_HOLD_S = 600.0
 
@@ -38,7 +38,7 @@ class ScalingSettings:
 
 
 class Scaler:
-    """The decision alone. Demand is counted in replicas' places, so that what was seen holds for any number of them."""
+    """The decision alone. Demand is counted in replicas' slots, so that what was seen holds for any number of them."""
 
     def __init__(self, settings: ScalingSettings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class Scaler:
         self._holds = 0
 
     def wanted(self, now_s: float, *, demand: float, replicas: int) -> int:
-        """The number of replicas to have. demand: all requests over the places of one replica."""
+        """The number of replicas to have. demand: all requests over the slots of one replica."""
         settings, seen = self._settings, self._seen
         seen.append((now_s, demand))
         oldest_s = now_s - max(settings.grow_after_s, settings.shrink_after_s)
@@ -77,10 +77,10 @@ async def keep_scaled(
     service: Service[A],
     settings: ScalingSettings,
     *,
-    places: Callable[[], Awaitable[float]],
+    slots: Callable[[], Awaitable[float]],
     holds: Callable[[Replica[A]], bool],
 ) -> None:
-    """Scales the service until cancelled, or until the service fails. places: requests that one replica works on at a
+    """Scales the service until cancelled, or until the service fails. slots: requests that one replica works on at a
     time, now.
 
     holds: see `Service.shrink`.
@@ -89,7 +89,7 @@ async def keep_scaled(
     clock_s = asyncio.get_running_loop().time
     while not service.failed:
         await asyncio.sleep(settings.look_every_s)
-        demand = service.demand / await places()
+        demand = service.demand / await slots()
         if service.failed:
             return
         if service.lost > lost:

@@ -68,9 +68,9 @@ def find_pairs(first: str, second: str) -> list[tuple[Side, Side]]:
     A side that no run made is every run's partner. Raises UserError for runs that can't be paired.
     """
     sides = [[find_side(one) for one in _listed(given)] for given in (first, second)]
-    for given, several, place in ((first, sides[1], 0), (second, sides[0], 1)):
-        if len(sides[place]) == 1 < len(several) and sides[place][0].policy and not sides[place][0].config_of:
-            sides[place] = [find_side(given)] * len(several)
+    for given, several, index in ((first, sides[1], 0), (second, sides[0], 1)):
+        if len(sides[index]) == 1 < len(several) and sides[index][0].policy and not sides[index][0].config_of:
+            sides[index] = [find_side(given)] * len(several)
     if max(map(len, sides)) == 1:
         return [(sides[0][0], sides[1][0])]
     if len(sides[0]) != len(sides[1]):

@@ -53,13 +53,13 @@ def show_tokens(episode: Shown, title: str, shell: Shell) -> None:
     _show_head(episode, title, shell)
     tokens, turns = episode["tokens"], episode["turns"]
     for name, branch in _branches(episode):
-        places = [place for turn in branch for place in range(turns[turn]["first"], turns[turn]["end"])]
+        indices = [index for turn in branch for index in range(turns[turn]["first"], turns[turn]["end"])]
         if name:
             shell.say(f"\n{shell.paint.bold(name)}")
         if tokens["text"] is not None and shell.paint.enabled:
-            shell.say(_coloured(tokens, places, shell.paint))
+            shell.say(_coloured(tokens, indices, shell.paint))
         else:
-            rows = [_token_row(tokens, position, place) for position, place in enumerate(places)]
+            rows = [_token_row(tokens, position, index) for position, index in enumerate(indices)]
             shell.say_table(TOKEN_HEADER, rows)
     if tokens["text"] is None:
         shell.say(f"Texts are not shown: {tokens['text_missing']}, or `tokenizers` is missing.")
@@ -131,12 +131,12 @@ def _as_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _coloured(tokens: Shown, places: Sequence[int], paint: Paint) -> str:
+def _coloured(tokens: Shown, indices: Sequence[int], paint: Paint) -> str:
     """The text: dim where template or environment wrote it, green or yellow (unlikely) where the policy did."""
     parts = []
-    for place in places:
-        text, logprob = tokens["text"][place], tokens["logprob"][place]
-        if tokens["origin"][place] != SAMPLED:
+    for index in indices:
+        text, logprob = tokens["text"][index], tokens["logprob"][index]
+        if tokens["origin"][index] != SAMPLED:
             parts.append(paint.dim(text))
         else:
             parts.append((paint.yellow if logprob is not None and logprob < UNLIKELY else paint.green)(text))
@@ -147,14 +147,14 @@ def _coloured(tokens: Shown, places: Sequence[int], paint: Paint) -> str:
     return f"{legend}\n\n{''.join(parts)}"
 
 
-def _token_row(tokens: Shown, position: int, place: int) -> tuple[str, ...]:
-    is_sampled, logprob = tokens["origin"][place] == SAMPLED, tokens["logprob"][place]
+def _token_row(tokens: Shown, position: int, index: int) -> tuple[str, ...]:
+    is_sampled, logprob = tokens["origin"][index] == SAMPLED, tokens["logprob"][index]
     return (
         str(position),
-        str(tokens["turn"][place] + 1),
-        str(tokens["id"][place]),
-        repr(tokens["text"][place]) if tokens["text"] is not None else "?",
+        str(tokens["turn"][index] + 1),
+        str(tokens["id"][index]),
+        repr(tokens["text"][index]) if tokens["text"] is not None else "?",
         "policy" if is_sampled else "context",
-        str(tokens["version"][place]) if is_sampled else "-",
+        str(tokens["version"][index]) if is_sampled else "-",
         "-" if logprob is None else f"{logprob:.4f}",
     )

@@ -19,8 +19,8 @@ from agentgym.cli.recipes import (
     add_recipe_arguments,
     device_flags,
     finish,
-    places,
     plan,
+    planned_lines,
     read_recipe,
 )
 from agentgym.cli.recording import default_name, recorded
@@ -133,7 +133,7 @@ def run_loop(
             flags = {"env.name": arguments.env, "agent.name": arguments.agent} | device_flags(base, arguments)
             recipe, _, _ = finish(base, flags, arguments, where, shell, command=command)
             if arguments.dry_run:
-                lines = [*plan(recipe, custom=True), *places(recipe, arguments)]
+                lines = [*plan(recipe, custom=True), *planned_lines(recipe, arguments)]
                 shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
                 return 0
             run_until_stopped(loop(recipe, **resumes), shell.say)

@@ -114,7 +114,7 @@ def device_flags(base: Mapping[str, object], arguments: argparse.Namespace) -> d
     return flags
 
 
-def places(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
+def planned_lines(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
     """The planned placement, with estimated memory. Raises UserError where it does not fit, or a folder has no model
     that can be trained.
     """
@@ -261,7 +261,7 @@ def plan(recipe: Recipe, held_out: str = "", *, custom: bool = False) -> list[st
     lines = [f"policy       {recipe.model.path}" + (" with random weights" if recipe.model.random_weights else "")]
     if env.name:
         lines.append(f"environment  {env.name}" + (f" {env.options}" if env.options else ""))
-    of_trainer = f"trainer      {trainer.procs} process(es) on {_place(recipe, 'trainer')}, {trainer.dtype}"
+    of_trainer = f"trainer      {trainer.procs} process(es) on {_devices(recipe, 'trainer')}, {trainer.dtype}"
     lines += _rl_plan(recipe, of_trainer) if recipe.sft is None else _sft_plan(recipe, recipe.sft, of_trainer)
     if custom:
         sinks = ", ".join(["the run's folder", *recipe.logging.sinks])
@@ -286,7 +286,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         "rewards      " + (weights or "the environment's own"),
         f"sandbox      {recipe.sandbox.name}",
         of_trainer,
-        f"generator    {_replicas(generator)} replica(s) on {_place(recipe, 'generator')}, "
+        f"generator    {_replicas(generator)} replica(s) on {_devices(recipe, 'generator')}, "
         f"engine {name_of('generator_engines', generator.engine)}",
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
         f"processes    by the launcher {name_of('launchers', recipe.launcher)}{_hosts(recipe.hosts)}",
@@ -325,7 +325,7 @@ def _hosts(hosts: HostsConfig) -> str:
     return "".join(f", {part} on {', '.join(names)}" for part, names in chosen if names)
 
 
-def _place(recipe: Recipe, section: Literal["trainer", "generator"]) -> str:
+def _devices(recipe: Recipe, section: Literal["trainer", "generator"]) -> str:
     config: TrainerConfig | GeneratorConfig = getattr(recipe, section)
     where: str = config.device
     if where == "auto" and name_of("launchers", recipe.launcher) in ("local", "process"):

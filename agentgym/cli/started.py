@@ -18,8 +18,8 @@ from agentgym.cli.recipes import (
     add_machine_arguments,
     device_flags,
     finish,
-    places,
     plan,
+    planned_lines,
     read_recipe,
     source_lines,
 )
@@ -137,7 +137,7 @@ def _show_plan(finished: Finished, path: Path, arguments: argparse.Namespace, sh
         except OutOfReach as error:  # the plan is worth having without the environment's data, too
             out_of_reach = error
     config, resume = to_mapping(recipe), bool(arguments.resume)
-    lines = [*plan(recipe, held_out), *(placement := places(recipe, arguments))]
+    lines = [*plan(recipe, held_out), *(placement := planned_lines(recipe, arguments))]
     if arguments.json:
         shown = {"run_dir": str(path), "resume": resume, "config": config, "sources": sources, "placement": placement}
         shell.say_json(shown)

@@ -26,7 +26,7 @@ from agentgym.weights.store import OtherBase, WeightStore
 
 log = logging.getLogger(__name__)
 
-PLACES = "generator/places"
+SLOTS = "generator/slots"
 LASTING, MEANS = ("_total", "_s"), ("_share", "_mean")  # by how a metric's name ends
 ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
@@ -108,7 +108,7 @@ class GeneratorService:
                 shrink_after_s=config.shrink_after_s,
                 look_every_s=min(1.0, config.grow_after_s / 4, config.shrink_after_s / 4),
             )
-            scaled = keep_scaled(service, scaling, places=self._slots, holds=self._holds_current)
+            scaled = keep_scaled(service, scaling, slots=self._slots, holds=self._holds_current)
             self._scaling = asyncio.create_task(scaled, name="generator scaling")
             self._scaling.add_done_callback(_report_end)
 
@@ -189,8 +189,8 @@ class GeneratorService:
             live.add(group.name)
             self._seen[group.name] = answer
         total = summed(self._seen, live)
-        places = total.setdefault(PLACES, float(len(live) * self._config.max_batch))
-        total["generator/idle_share"] = max(0.0, 1.0 - service.demand / places) if places else 0.0
+        slots = total.setdefault(SLOTS, float(len(live) * self._config.max_batch))
+        total["generator/idle_share"] = max(0.0, 1.0 - service.demand / slots) if slots else 0.0
         return total | self.get_metrics()
 
     def pids(self) -> list[int]:
@@ -233,7 +233,7 @@ class GeneratorService:
         """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""
         await self.metrics()
         names = (replica.group.name for replica in self._started().replicas if replica.up)
-        said = [self._seen[name][PLACES] for name in names if PLACES in self._seen.get(name, {})]
+        said = [self._seen[name][SLOTS] for name in names if SLOTS in self._seen.get(name, {})]
         return max(1.0, statistics.fmean(said)) if said else float(self._config.max_batch)
 
     def _holds_current(self, replica: Replica[Generator]) -> bool:

@@ -137,11 +137,11 @@ class ReplayBuffer(Generic[T]):
         wanted = size * self.dp_size
         if len(self._entries) < wanted:
             return None
-        places = [*self._sample(tuple(self._entries), wanted, self._version, self._random)]
-        if len(places) < wanted:
+        indices = [*self._sample(tuple(self._entries), wanted, self._version, self._random)]
+        if len(indices) < wanted:
             return None
-        _check_places("sample_policy", self.sample_policy, places[:wanted], len(self._entries))
-        chosen = [self._entries[at] for at in places[:wanted]]
+        _check_indices("sample_policy", self.sample_policy, indices[:wanted], len(self._entries))
+        chosen = [self._entries[at] for at in indices[:wanted]]
         for entry in chosen:
             entry.num_sampled += 1
         self._entries = [entry for entry in self._entries if entry.num_sampled < self.max_samples]
@@ -187,7 +187,7 @@ class ReplayBuffer(Generic[T]):
 
     def _drop(self) -> None:
         kept = [*self._evict(tuple(self._entries), self._version, self.max_policy_age)]
-        _check_places("eviction_policy", self.eviction_policy, kept, len(self._entries))
+        _check_indices("eviction_policy", self.eviction_policy, kept, len(self._entries))
         stays = set(kept)
         self._too_old.update(e.age(self._version) for at, e in enumerate(self._entries) if at not in stays)
         self._entries = [self._entries[at] for at in sorted(kept)]
@@ -224,9 +224,9 @@ def _policy(what: str, given: str | P, known: Mapping[str, P]) -> P:
     return found  # type: ignore[no-any-return]
 
 
-def _check_places(what: str, policy: object, places: Sequence[int], size: int) -> None:
+def _check_indices(what: str, policy: object, indices: Sequence[int], size: int) -> None:
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
-    if len(set(places)) < len(places) or any(not 0 <= at < size for at in places):
+    if len(set(indices)) < len(indices) or any(not 0 <= at < size for at in indices):
         raise UserError(
-            f"replay buffer: the {what} {name} gave the places {[*places][:8]} of {size} items; give each place once"
+            f"replay buffer: the {what} {name} gave the places {[*indices][:8]} of {size} items; give each place once"
         )

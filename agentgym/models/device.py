@@ -14,7 +14,7 @@ from agentgym.models.gpu_memory import free_by_gpu
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and those of Windows' Linux
 _FOLDER = Path("/dev")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_PLACE = re.compile(r" \(Triggered internally at [^)]*\)\.?")  # in torch's sources
+_TRIGGERED_AT = re.compile(r" \(Triggered internally at [^)]*\)\.?")  # in torch's sources
 
 
 class VisibleGpu(NamedTuple):
@@ -63,7 +63,7 @@ def why_no_gpu() -> str:
                 torch.cuda.init()  # type: ignore[no-untyped-call]
             except (RuntimeError, AssertionError) as error:  # torch warns of it once, and raises it each time
                 reason = str(error)
-    reason = _PLACE.sub("", " ".join(reason.split())).rstrip(".") or "no reason is given"
+    reason = _TRIGGERED_AT.sub("", " ".join(reason.split())).rstrip(".") or "no reason is given"
     given = os.environ.get(_VISIBLE)
     if given is None:
         return reason

@@ -75,7 +75,7 @@ def _read(data: mmap.mmap) -> GgufFile:
         name, shape = cursor.string(), cursor.take(f"{cursor.take('I')[0]}Q")
         found.append((name, shape[::-1], *cursor.take("IQ")))
     alignment: Any = fields.get("general.alignment", 32)
-    start = -(-cursor.place // alignment) * alignment
+    start = -(-cursor.offset // alignment) * alignment
     tensors = {}
     for name, shape, kind, offset in found:
         if kind not in ENCODINGS:
@@ -90,20 +90,20 @@ def _read(data: mmap.mmap) -> GgufFile:
 class _Cursor:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self.place = 0
+        self.offset = 0
 
     def take(self, layout: str) -> tuple[Any, ...]:
         """Little-endian values without gaps."""
-        found = struct.unpack_from(f"<{layout}", self._data, self.place)
-        self.place += struct.calcsize(f"<{layout}")
+        found = struct.unpack_from(f"<{layout}", self._data, self.offset)
+        self.offset += struct.calcsize(f"<{layout}")
         return found
 
     def string(self) -> str:
         [length] = self.take("Q")
-        begin, self.place = self.place, self.place + length
-        if self.place > len(self._data):
+        begin, self.offset = self.offset, self.offset + length
+        if self.offset > len(self._data):
             raise ValueError(f"a text of {length} bytes goes beyond its end")
-        return self._data[begin : self.place].decode()
+        return self._data[begin : self.offset].decode()
 
     def value(self, kind: int) -> Json:
         if kind == STRING:

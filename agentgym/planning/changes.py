@@ -10,7 +10,7 @@ from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.planning.machine import Machine
 from agentgym.planning.memory import is_sharded, kv_token_gib, vllm_parts
-from agentgym.planning.placement import Wanted, place, settled, uses_gpu
+from agentgym.planning.placement import Wanted, assign, settled, uses_gpu
 from agentgym.trainer.config import Recompute
 
 Changes = dict[str, object]
@@ -50,7 +50,7 @@ class Remedy:
 
 
 def fits(wanted: Wanted, machine: Machine, changes: Changes) -> bool:
-    return place(changed(wanted, changes), machine).fits
+    return assign(changed(wanted, changes), machine).fits
 
 
 def alone(wanted: Wanted, machine: Machine) -> list[Remedy]:
@@ -97,7 +97,7 @@ def _milder(wanted: Wanted, machine: Machine, known: list[Kind], chosen: dict[in
 
 def kinds(wanted: Wanted, machine: Machine) -> list[Kind]:
     """What could be changed in this recipe, what costs least first; without those that have no value to offer."""
-    found = [*_of_weights(wanted), *_of_places(wanted, machine), *_of_generator(wanted, machine), *_of_trainer(wanted)]
+    found = [*_of_weights(wanted), *_of_gpus(wanted, machine), *_of_generator(wanted, machine), *_of_trainer(wanted)]
     found += [*_in_turns(wanted, machine), *_of_store(wanted), *_adapters(wanted)]
     return [kind for kind in found if kind.values]
 
@@ -107,7 +107,7 @@ def _of_weights(wanted: Wanted) -> Iterator[Kind]:
         yield Kind(cost="one version of the weights is kept", values=({"weights.keep": 1},))
 
 
-def _of_places(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
+def _of_gpus(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
     trainer, generator, count = wanted.trainer, wanted.generator, len(machine.gpus)
     if trainer is not None and uses_gpu(trainer.device, machine):
         if trainer.gpus:
@@ -228,7 +228,7 @@ def _in_turns(wanted: Wanted, machine: Machine) -> Iterator[Kind]:
         return
     if not (machine.gpus and uses_gpu(generator.device, machine) and _is_vllm(generator)):
         return
-    placement = place(wanted, machine)
+    placement = assign(wanted, machine)
     if set(placement.trainer_gpus) & set(placement.generator_gpus):
         own = _own_share(wanted)
         none = _cache_gib(wanted, machine, own) < _sequence_gib(wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentgym.models.architecture import Architecture
 from agentgym.planning.machine import GIB, Machine
 from agentgym.planning.memory import adapter_parameters
-from agentgym.planning.placement import USABLE, Seat, peak
+from agentgym.planning.placement import USABLE, PlannedProcess, peak
 from agentgym.trainer.config import TrainerConfig
 
 SAVED_BYTES = 12  # of a trained parameter: itself and AdamW's moments, in float32
@@ -18,14 +18,14 @@ def copy_gib(model: Architecture, trainer: TrainerConfig) -> float:
     return (SAVED_BYTES * trained + EXPORTED_BYTES * model.num_parameters) / GIB
 
 
-def no_room(model: Architecture, trainer: TrainerConfig, seats: tuple[Seat, ...], machine: Machine) -> str:
+def no_room(model: Architecture, trainer: TrainerConfig, procs: tuple[PlannedProcess, ...], machine: Machine) -> str:
     """Why checkpoints are saved while training stands still; empty where the host has room for copies.
 
-    seats: of the placement; those on GPUs count nothing here.
+    procs: of the placement; those on GPUs count nothing here.
     """
     if machine.memory_gib is None:
         return ""
-    copies, others = copy_gib(model, trainer), peak([seat for seat in seats if seat.gpu is None])
+    copies, others = copy_gib(model, trainer), peak([proc for proc in procs if proc.gpu is None])
     if copies + others <= USABLE * machine.memory_gib:
         return ""
     return (

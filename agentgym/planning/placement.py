@@ -75,8 +75,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """One process, or one GPU's part of a replica. gpu: None is the host. phase: which seats are there together."""
+class PlannedProcess:
+    """One process, or one GPU's part of a replica. gpu: None is the host. phase: which are there together."""
 
     name: str
     gpu: int | None
@@ -90,7 +90,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """seats: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing.
+    """procs: trainer first. problems: why it can't run; empty when it fits. notes: what is worth knowing.
 
     reduce_gradients, gather_weights: the trainer's, with auto settled where FSDP shards; None without a trainer.
     """
@@ -98,7 +98,7 @@ class Placement:
     machine: Machine
     trainer_gpus: tuple[int, ...]
     generator_gpus: tuple[int, ...]
-    seats: tuple[Seat, ...]
+    procs: tuple[PlannedProcess, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reduce_gradients: ReduceGradients | None = None
@@ -113,7 +113,7 @@ class Placement:
 
         Of many GPUs those that are alike are shown once.
         """
-        gpus = sorted({seat.gpu for seat in self.seats}, key=lambda gpu: -1 if gpu is None else gpu)
+        gpus = sorted({proc.gpu for proc in self.procs}, key=lambda gpu: -1 if gpu is None else gpu)
         blocks = [self._block(gpu) for gpu in gpus]
         alike = (list(some) for _, some in groupby(blocks, key=lambda block: block.alike))
         grouped = [[block] for block in blocks] if len(blocks) <= FEW_GPUS else alike
@@ -123,15 +123,15 @@ class Placement:
         return [*lines, *self.notes]
 
     def _block(self, gpu: int | None) -> Block:
-        seats = [seat for seat in self.seats if seat.gpu == gpu]
+        procs = [proc for proc in self.procs if proc.gpu == gpu]
         of = _memory(self.machine, gpu)
-        total = f"{peak(seats):.1f}" + (f" of {of:.1f}" if of is not None else "")
-        parts = [f"{seat.gib:6.1f}  {shown(seat.parts)}" for seat in seats]
-        return Block(gpu=gpu, total=total, names=[seat.name for seat in seats], parts=parts)
+        total = f"{peak(procs):.1f}" + (f" of {of:.1f}" if of is not None else "")
+        parts = [f"{proc.gib:6.1f}  {shown(proc.parts)}" for proc in procs]
+        return Block(gpu=gpu, total=total, names=[proc.name for proc in procs], parts=parts)
 
 
-def place(wanted: Wanted, machine: Machine) -> Placement:
-    """A place for every process, on GPUs that the recipe names or on those that are left; checked.
+def assign(wanted: Wanted, machine: Machine) -> Placement:
+    """Assign every process to GPUs that the recipe names or to those that are left, and check the result.
 
     Where GPUs are too few for everybody to have one alone, generators share those of others, if the memory allows it.
     """
@@ -142,20 +142,20 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
     }
     wanted = replace(wanted, generator=settled(wanted.generator, on_gpu=on_gpu["generator"]))
     if problems:
-        return Placement(machine=machine, trainer_gpus=(), generator_gpus=(), seats=(), problems=tuple(problems))
-    trainer_gpus, generator_gpus = _assign(wanted, machine, **on_gpu)
+        return Placement(machine=machine, trainer_gpus=(), generator_gpus=(), procs=(), problems=tuple(problems))
+    trainer_gpus, generator_gpus = _choose_gpus(wanted, machine, **on_gpu)
 
     def fits(trainer: TrainerConfig) -> bool:
         """Whether it fits on each of the trainer's GPUs, or on the host, beside all others."""
-        seats = _seats(replace(wanted, trainer=trainer), machine, trainer_gpus, generator_gpus)
+        procs = _procs(replace(wanted, trainer=trainer), machine, trainer_gpus, generator_gpus)
         where = trainer_gpus or (None,)
-        return not _too_little(tuple(seat for seat in seats if seat.gpu in where), machine)
+        return not _too_little(tuple(proc for proc in procs if proc.gpu in where), machine)
 
     if wanted.trainer is not None:
         wanted = replace(wanted, trainer=settle_accumulation(wanted.trainer, fits))
-    seats = tuple(_seats(wanted, machine, trainer_gpus, generator_gpus))
-    problems += _too_little(seats, machine)
-    problems += _small_caches(seats, wanted)
+    procs = tuple(_procs(wanted, machine, trainer_gpus, generator_gpus))
+    problems += _too_little(procs, machine)
+    problems += _small_caches(procs, wanted)
     stored, free = stored_gib(wanted), machine.shared_memory_gib
     if free is not None and stored > free:
         has = f"{free:.1f} GiB" if free >= 1 else f"{1024 * free:.0f} MiB"
@@ -166,9 +166,9 @@ def place(wanted: Wanted, machine: Machine) -> Placement:
         machine=machine,
         trainer_gpus=trainer_gpus,
         generator_gpus=generator_gpus,
-        seats=seats,
+        procs=procs,
         problems=tuple(problems),
-        notes=tuple(_notes(wanted, machine, trainer_gpus, generator_gpus, seats)),
+        notes=tuple(_notes(wanted, machine, trainer_gpus, generator_gpus, procs)),
         reduce_gradients=wanted.trainer.reduce_gradients if wanted.trainer else None,
         gather_weights=wanted.trainer.gather_weights if wanted.trainer else None,
     )
@@ -217,7 +217,7 @@ def _missing(wanted: Wanted, machine: Machine) -> Iterator[str]:
             yield f"{why} is {each}, each on a GPU of its own, and the machine has {count}"
 
 
-def _assign(
+def _choose_gpus(
     wanted: Wanted, machine: Machine, *, trainer: bool, generator: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The GPUs of the trainer's ranks, and of the generators', replica after replica."""
@@ -238,9 +238,9 @@ def _assign(
     return of_trainer, of_generator
 
 
-def _seats(
+def _procs(
     wanted: Wanted, machine: Machine, trainer_gpus: tuple[int, ...], generator_gpus: tuple[int, ...]
-) -> Iterator[Seat]:
+) -> Iterator[PlannedProcess]:
     apart = not wanted.together
     trainer, generator, model = wanted.trainer, wanted.generator, wanted.model
     if trainer is not None:
@@ -257,14 +257,14 @@ def _seats(
             if wanted.in_turns and on_gpu:
                 passing = {name: parts[name] for name in OF_A_STEP if name in parts}
                 parts = {name: size for name, size in parts.items() if name not in OF_A_STEP}
-                yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts)
-                yield Seat(name=f"its step {rank}", gpu=gpu, parts=passing, phase="trainer")
+                yield PlannedProcess(name=f"trainer {rank}", gpu=gpu, parts=parts)
+                yield PlannedProcess(name=f"its step {rank}", gpu=gpu, parts=passing, phase="trainer")
             else:
-                yield Seat(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
+                yield PlannedProcess(name=f"trainer {rank}", gpu=gpu, parts=parts, phase=phase)
             if wanted.reference:
                 parts = reference_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
                 own = wanted.reference_gpus[rank] if on_gpu and wanted.reference_gpus else gpu
-                yield Seat(name=f"reference {rank}", gpu=own, parts=parts, phase=phase)
+                yield PlannedProcess(name=f"reference {rank}", gpu=own, parts=parts, phase=phase)
     if generator is not None:
         each = generator.engine.gpus_per_replica
         for number in range(generator.most_replicas * (each if generator_gpus else 1)):
@@ -274,17 +274,17 @@ def _seats(
             else:
                 parts = engine_parts(model, generator, on_gpu=gpu is not None)
             name = f"generator {number // each}" + (f" part {number % each}" if each > 1 and gpu is not None else "")
-            yield Seat(name=name, gpu=gpu, parts=parts, phase="generator" if apart or wanted.in_turns else "")
+            yield PlannedProcess(name=name, gpu=gpu, parts=parts, phase="generator" if apart or wanted.in_turns else "")
             if wanted.in_turns and gpu is not None:
                 left = {"process": CONTEXT_GIB + GRAPHS_GIB}
-                yield Seat(name=f"{name}, asleep", gpu=gpu, parts=left, phase="trainer")
+                yield PlannedProcess(name=f"{name}, asleep", gpu=gpu, parts=left, phase="trainer")
 
 
-def peak(seats: list[Seat]) -> float:
+def peak(procs: list[PlannedProcess]) -> float:
     """GiB, where they are fullest. Phases follow one another; what has none is there all the time."""
-    always = sum(seat.gib for seat in seats if not seat.phase)
+    always = sum(proc.gib for proc in procs if not proc.phase)
     return always + max(
-        sum(seat.gib for seat in seats if seat.phase == phase) for phase in ("trainer", "generator", "none")
+        sum(proc.gib for proc in procs if proc.phase == phase) for phase in ("trainer", "generator", "none")
     )
 
 
@@ -292,17 +292,17 @@ def _memory(machine: Machine, gpu: int | None) -> float | None:
     return machine.memory_gib if gpu is None else machine.gpus[gpu].memory_gib
 
 
-def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
+def _too_little(procs: tuple[PlannedProcess, ...], machine: Machine) -> list[str]:
     problems: list[str] = []
-    by_gpu: dict[int | None, list[Seat]] = {}
-    for seat in seats:
-        by_gpu.setdefault(seat.gpu, []).append(seat)
+    by_gpu: dict[int | None, list[PlannedProcess]] = {}
+    for proc in procs:
+        by_gpu.setdefault(proc.gpu, []).append(proc)
     for gpu, here in by_gpu.items():
         memory = _memory(machine, gpu)
         if memory is None or peak(here) <= USABLE * memory:
             continue
         where = "the host's memory" if gpu is None else f"GPU {gpu}"
-        who = "; ".join(f"{seat.name} {seat.gib:.1f} ({shown(seat.parts)})" for seat in here)
+        who = "; ".join(f"{proc.name} {proc.gib:.1f} ({shown(proc.parts)})" for proc in here)
         if len(problems) == SHOWN:
             return [*problems, "more GPUs have too little as well"]
         problems.append(
@@ -312,13 +312,13 @@ def _too_little(seats: tuple[Seat, ...], machine: Machine) -> list[str]:
     return problems
 
 
-def _small_caches(seats: tuple[Seat, ...], wanted: Wanted) -> list[str]:
+def _small_caches(procs: tuple[PlannedProcess, ...], wanted: Wanted) -> list[str]:
     """vLLM refuses a cache that holds less than one sequence."""
     generator = wanted.generator
     if generator is None or not isinstance(generator.engine, VllmEngineConfig):
         return []
     needed = generator.max_model_len * kv_token_gib(wanted.model, generator)
-    worst = min((seat.parts["cache"] for seat in seats if "engine" in seat.parts), default=needed)
+    worst = min((proc.parts["cache"] for proc in procs if "engine" in proc.parts), default=needed)
     if worst >= needed:
         return []
     share = generator.engine.gpu_memory_utilization
@@ -333,7 +333,7 @@ def _notes(
     machine: Machine,
     trainer_gpus: tuple[int, ...],
     generator_gpus: tuple[int, ...],
-    seats: tuple[Seat, ...],
+    procs: tuple[PlannedProcess, ...],
 ) -> Iterator[str]:
     if wanted.together and not wanted.in_turns and (shared := sorted(set(trainer_gpus) & set(generator_gpus))):
         yield f"sharing      trainer and generator share GPU {numbers(shared)}: each slows the other"
@@ -345,7 +345,7 @@ def _notes(
     if idle:
         yield f"unused       GPU {numbers(sorted(idle))}"
     generator = wanted.generator
-    caches = [seat.parts["cache"] for seat in seats if "engine" in seat.parts]
+    caches = [proc.parts["cache"] for proc in procs if "engine" in proc.parts]
     if generator is not None and caches:
         tokens = min(caches) / kv_token_gib(wanted.model, generator)
         held = tokens / generator.max_model_len
@@ -354,21 +354,21 @@ def _notes(
                 f"cache        a replica holds {tokens:,.0f} tokens: {held:.0f} sequences of full length, of "
                 f"generator.max_batch {generator.max_batch}"
             )
-    yield from _merging(wanted, machine, seats)
+    yield from _merging(wanted, machine, procs)
 
 
-def _merging(wanted: Wanted, machine: Machine, seats: tuple[Seat, ...]) -> Iterator[str]:
+def _merging(wanted: Wanted, machine: Machine, procs: tuple[PlannedProcess, ...]) -> Iterator[str]:
     """Where vLLM's updates by adapters pause for more than copies on its GPU."""
     trainer, generator = wanted.trainer, wanted.generator
-    own = [seat for seat in seats if "engine" in seat.parts]
+    own = [proc for proc in procs if "engine" in proc.parts]
     if trainer is None or not trainer.lora.rank or generator is None or not own or wanted.in_turns:
         return
-    merged, room = merged_gib(wanted.model, generator, trainer.lora), min(_room(seat, seats, machine) for seat in own)
+    merged, room = (merged_gib(wanted.model, generator, trainer.lora), min(_room(proc, procs, machine) for proc in own))
     if merged > room:
         wait = f"a generator's GPU has room for {room:.1f}: each update merges them while requests wait"
         yield f"merging      the matrices with adapters take {merged:.1f} GiB merged, and {wait}"
     base = wanted.model.num_parameters * BYTES[generator.dtype] / GIB
-    host = [seat for seat in seats if seat.gpu is None]
+    host = [proc for proc in procs if proc.gpu is None]
     if machine.memory_gib is not None and base > machine.memory_gib - peak(host):
         yield (
             f"merging      the host has {machine.memory_gib:.1f} GiB, too little to hold the model folder's "
@@ -376,10 +376,10 @@ def _merging(wanted: Wanted, machine: Machine, seats: tuple[Seat, ...]) -> Itera
         )
 
 
-def _room(own: Seat, seats: tuple[Seat, ...], machine: Machine) -> float:
+def _room(own: PlannedProcess, procs: tuple[PlannedProcess, ...], machine: Machine) -> float:
     """GiB of a replica's GPU for what is merged before an update; none where others use it."""
     assert own.gpu is not None
-    used = peak([seat for seat in seats if seat.gpu == own.gpu])
+    used = peak([proc for proc in procs if proc.gpu == own.gpu])
     if used - own.gib > STAGED_OTHERS_GIB:
         return 0.0
     return max(0.0, machine.gpus[own.gpu].memory_gib - used - STAGED_SPARE_GIB)

@@ -13,7 +13,7 @@ NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What is shown of a GPU, or of the host: a name and what it takes for each seat."""
+    """What is shown of a GPU, or of the host: a name and what it takes for each process."""
 
     gpu: int | None
     total: str

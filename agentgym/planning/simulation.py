@@ -67,7 +67,7 @@ class _Replica:
     """rate: each sequence's tokens a second, by how many there are."""
 
     work: Work
-    places: AdaptiveSlots
+    slots: AdaptiveSlots
     requests: int = 0
     known: deque[int] = field(default_factory=lambda: deque(maxlen=GROUPS_REMEMBERED))  # groups, by their prompts
     contexts: int = 0  # tokens of the running sequences, as they began
@@ -97,7 +97,7 @@ class _Generators:
         replica = min(self.replicas, key=REQUESTS)
         replica.requests += 1
         try:
-            async with replica.places.held(continues=context != new):
+            async with replica.slots.held(continues=context != new):
                 copied = context == new and group in replica.known  # the same prompt as another episode of the group
                 if context == new and not copied:
                     replica.known.append(group)
@@ -151,9 +151,9 @@ class _Run:
 
     def _replica(self, gpus: Sequence[int]) -> _Replica:
         work = Work(self._on(gpus), lambda pieces: self.rates.decode_rate(pieces) / pieces)
-        places = AdaptiveSlots(self.layout.max_batch)
-        places.join_s = self.rates.join_s if self.layout.join_together else 0.0
-        return _Replica(work=work, places=places)
+        slots = AdaptiveSlots(self.layout.max_batch)
+        slots.join_s = self.rates.join_s if self.layout.join_together else 0.0
+        return _Replica(work=work, slots=slots)
 
     async def play(self, task: Task, group_id: int) -> Group:
         start = self.generators.version
@@ -247,7 +247,7 @@ def in_flight_s(rates: Rates, requests: Sequence[tuple[int, int]], max_batch: in
 
     async def run() -> float:
         work = Work([Device("replica")], lambda pieces: rates.decode_rate(pieces) / pieces)
-        generators = _Generators(rates, [_Replica(work=work, places=AdaptiveSlots(max_batch))])
+        generators = _Generators(rates, [_Replica(work=work, slots=AdaptiveSlots(max_batch))])
         sent = (generators.sample(n, prompt, prompt, tokens) for n, (prompt, tokens) in enumerate(requests))
         await asyncio.gather(*sent)
         return asyncio.get_running_loop().time()

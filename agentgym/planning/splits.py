@@ -9,7 +9,7 @@ from agentgym.errors import UserError
 from agentgym.planning.advice import check
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine
-from agentgym.planning.placement import Placement, Wanted, place
+from agentgym.planning.placement import Placement, Wanted, assign
 from agentgym.planning.rates import Rates, tokens_of
 from agentgym.planning.simulation import Forecast, Layout, simulate
 from agentgym.rl.config import LoopConfig
@@ -83,11 +83,11 @@ def best_splits(
                 gpus=wanted.generator.gpus[: replicas * each] if (procs, replicas) == own else (),
             ),
         )
-        placement = place(one, machine)
-        if placement.fits or (placement.seats and not wanted.trainer.check_memory):
+        placement = assign(one, machine)
+        if placement.fits or (placement.procs and not wanted.trainer.check_memory):
             found.append((_bound_s(loop, rates, procs, replicas, one), (procs, replicas), one, placement))
     if not found:
-        check(wanted, place(wanted, machine))
+        check(wanted, assign(wanted, machine))
         raise UserError("no split of the GPUs fits")  # the recipe's own is one of them
     found.sort(key=lambda entry: entry[0])
     many = len(machine.gpus) > MANY_GPUS

@@ -32,7 +32,7 @@ OVERDUE_S: Final = 0.1  # how often it is looked again whether a call that began
 MAX_FAULT_CHARS: Final = 4000
 
 
-class Door(Protocol):
+class ProgramEndpoint(Protocol):
     """The endpoint through which programs reach the policy; `agentgym.serve.endpoint.Endpoint` is one."""
 
     @property
@@ -55,7 +55,7 @@ class AgentPlayer(EpisodePlayer):
 
     agent: Agent
     name: str
-    door: Door
+    endpoint: ProgramEndpoint
 
     @property
     def wants_session(self) -> bool:
@@ -74,20 +74,20 @@ class AgentPlayer(EpisodePlayer):
             activity=self.activity,
             until_s=runner.until_s,
         )
-        key = self.door.admit(handler)
-        context = PlayingContext(runner, self.door, key)
+        key = self.endpoint.admit(handler)
+        context = PlayingContext(runner, self.endpoint, key)
         await context.refresh()
         playing = asyncio.create_task(self.agent.play(context), name=f"agent of {runner.episode.episode_id}")
         ends = [asyncio.create_task(event.wait()) for event in (context.over, handler.over)]
         try:
             in_time = await self._wait(runner, context, handler, playing, ends)
-            self.door.conclude(key)
+            self.endpoint.conclude(key)
             if in_time and context.failure is None and handler.broken is None:
                 await asyncio.wait([playing], timeout=GRACE_S)
         finally:
             context.close()
             runner.until_s = math.inf  # `finish` comes after it
-            self.door.conclude(key)
+            self.endpoint.conclude(key)
             handler.conclude()
             for task in ends:
                 task.cancel()
@@ -182,8 +182,8 @@ class PlayingContext:
     environment. spent: the environment's last turn was taken by calls, so it takes no other.
     """
 
-    def __init__(self, runner: EpisodeRunner, door: Door, key: str) -> None:
-        self.url, self.model, self.key = door.url, door.model, key
+    def __init__(self, runner: EpisodeRunner, endpoint: ProgramEndpoint, key: str) -> None:
+        self.url, self.model, self.key = endpoint.url, endpoint.model, key
         self.over = asyncio.Event()
         self.failure: EpisodeBroken | EpisodeTimeOver | None = None
         self.spent = False

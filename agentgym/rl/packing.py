@@ -92,14 +92,14 @@ def pack(
     row_length = seq_len
     if attention_break_even is not None:
         row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
-    starts, num_rows = place(lengths, row_length)
+    starts, num_rows = first_fit(lengths, row_length)
     num_rows += -num_rows % rows_divisible_by
     if part_rows > 1 and any(p.stop - p.start == 1 for p in even_slices(num_rows // rows_divisible_by, part_rows)):
         num_rows += rows_divisible_by
     return _fill(samples, lengths, starts, num_rows, row_length)
 
 
-def place(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
+def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
     """First-fit-decreasing: where each document begins in the flattened rows, and the number of rows."""
     starts = [0] * len(lengths)
     used: list[int] = []
@@ -119,7 +119,7 @@ def cheapest_row_length(lengths: Sequence[int], seq_len: int, attention_break_ev
     candidates = range(shortest, min(seq_len, 4 * shortest) + 1, ROW_MULTIPLE)
 
     def cost(length: int) -> float:
-        num_rows = place(lengths, length)[1]
+        num_rows = first_fit(lengths, length)[1]
         return num_rows * length * (attention_break_even + length)
 
     return min(candidates, key=cost)

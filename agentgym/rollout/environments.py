@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError, nearest
-from agentgym.held_loop import limited, place_of
+from agentgym.held_loop import limited, line_of
 from agentgym.hooks import PluginRegistry
 from agentgym.tools import Toolbox
 from agentgym.types import Json
@@ -45,12 +45,12 @@ def build_environment(registry: PluginRegistry, name: str, options: Mapping[str,
     except (UserError, InfraError):
         raise
     except Exception as error:  # plugin code: anything may come
-        place = f", at {found}" if (found := place_of(error)) else ""
+        line = f", at {found}" if (found := line_of(error)) else ""
         if isinstance(error, (TypeError, ValueError)):
             given = f"refused its options {dict(options)}" if options else "could not be built without options"
-            message = f"environment {name!r} {given}: {error}{place}"
+            message = f"environment {name!r} {given}: {error}{line}"
         else:
-            message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{place}"
+            message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{line}"
         raise UserError(message) from error
     _check_attributes(name, environment)
     _check_methods(environment)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
-from agentgym.held_loop import place_of
+from agentgym.held_loop import line_of
 from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, call_id, checked, tool_message
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session
@@ -42,8 +42,8 @@ class EpisodeBroken(Exception):
     def by(cls, source: str, error: Exception, *, retry: bool) -> EpisodeBroken:
         message = str(error) or ("it took longer than its limit" if isinstance(error, TimeoutError) else repr(error))
         message = clean_text(message)
-        if source.startswith("environment:") and (place := place_of(error)):
-            message = f"{message}, at {place}"
+        if source.startswith("environment:") and (line := line_of(error)):
+            message = f"{message}, at {line}"
         record = ErrorRecord(source=source, kind=type(error).__name__, message=message[:2000])
         return cls(record, retry=retry)
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.held_loop import each, place_of
+from agentgym.held_loop import each, line_of
 from agentgym.types import Group, Json, Split, Task
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -95,8 +95,8 @@ def checked_tasks(where: str, begin: Callable[[], Iterable[Task]]) -> Iterator[T
     except UserError:
         raise
     except Exception as error:  # plugin code: anything may come
-        place = f", at {found}" if (found := place_of(error)) else ""
-        raise UserError(f"{where} raises {type(error).__name__}: {error}{place}") from error
+        line = f", at {found}" if (found := line_of(error)) else ""
+        raise UserError(f"{where} raises {type(error).__name__}: {error}{line}") from error
 
 
 def task_fault(task: object) -> str:

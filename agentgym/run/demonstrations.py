@@ -70,16 +70,16 @@ def read_file(path: str, into: Collection) -> None:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        place = f"{path}, row {number}"
+        where = f"{path}, row {number}"
         try:
-            into.found.append(Found(demonstration=read_row(line, place)))
+            into.found.append(Found(demonstration=read_row(line, where)))
         except Unfit as fault:
-            into.faults.append(f"{place}: {fault}")
+            into.faults.append(f"{where}: {fault}")
     found, faults = len(into.found) - before[0], len(into.faults) - before[1]
     into.notes.append(f"{path}: {found} conversations" + (f", {faults} rows that can't be used" if faults else ""))
 
 
-def read_row(line: str, place: str) -> Demonstration:
+def read_row(line: str, where: str) -> Demonstration:
     """Raises Unfit for what is not a conversation."""
     try:
         row = json.loads(line)
@@ -94,7 +94,7 @@ def read_row(line: str, place: str) -> Demonstration:
     if not isinstance(tools, list) or not all(_is_schema(one) for one in tools):
         raise Unfit('tools is not a list of {"type": "function", "function": {"name": ...}}')
     read = tuple(_message(one, f"messages[{n}]") for n, one in enumerate(messages))
-    return Demonstration(name=place, messages=read, tools=tuple(map(_with_parameters, tools)))
+    return Demonstration(name=where, messages=read, tools=tuple(map(_with_parameters, tools)))
 
 
 def read_episodes(path: str, min_reward: float, into: Collection) -> None:
@@ -182,44 +182,44 @@ def _saved(folder: RunFolder, steps: Iterable[tuple[int, bool]]) -> Iterator[Sav
         yield from folder.read_episodes(step, evaluation=evaluation)
 
 
-def _message(given: object, place: str) -> Message:
+def _message(given: object, where: str) -> Message:
     if not isinstance(given, Mapping):
-        raise Unfit(f"{place} is not an object with role and content")
+        raise Unfit(f"{where} is not an object with role and content")
     role, content, calls = given.get("role"), given.get("content"), given.get("tool_calls")
     if role not in ROLES:
-        raise Unfit(f"{place}: role is {'missing' if role is None else repr(role)}; allowed are {', '.join(ROLES)}")
+        raise Unfit(f"{where}: role is {'missing' if role is None else repr(role)}; allowed are {', '.join(ROLES)}")
     if content is None and calls:
         content = ""
     if not isinstance(content, str):
         what = "missing" if content is None else f"a {type(content).__name__}, not a text"
-        raise Unfit(f"{place}: content is {what}")
+        raise Unfit(f"{where}: content is {what}")
     message: dict[str, object] = {"role": role, "content": content}
     if calls:
         if role != "assistant" or not isinstance(calls, list):
-            raise Unfit(f"{place}: tool_calls is a list, in messages of the assistant only")
-        message["tool_calls"] = [_call(one, f"{place}.tool_calls[{n}]") for n, one in enumerate(calls)]
+            raise Unfit(f"{where}: tool_calls is a list, in messages of the assistant only")
+        message["tool_calls"] = [_call(one, f"{where}.tool_calls[{n}]") for n, one in enumerate(calls)]
     for key in ("name", "tool_call_id"):
         if isinstance(given.get(key), str):
             message[key] = given[key]
     return cast(Message, message)
 
 
-def _call(given: object, place: str) -> dict[str, Json]:
+def _call(given: object, where: str) -> dict[str, Json]:
     function = given.get("function") if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise Unfit(f'{place} is not {{"function": {{"name": ..., "arguments": {{...}}}}}}')
+        raise Unfit(f'{where} is not {{"function": {{"name": ..., "arguments": {{...}}}}}}')
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):  # as OpenAI's interface has them
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            raise Unfit(f"{place}: its arguments are not JSON: {arguments!r:.80}") from None
+            raise Unfit(f"{where}: its arguments are not JSON: {arguments!r:.80}") from None
     if not isinstance(arguments, Mapping):
-        raise Unfit(f"{place}: its arguments are a {type(arguments).__name__}, not an object")
+        raise Unfit(f"{where}: its arguments are a {type(arguments).__name__}, not an object")
     try:
         json.dumps(arguments, allow_nan=False)
     except (ValueError, RecursionError) as error:  # Python reads NaN, and JSON has none
-        raise Unfit(f"{place}: its arguments are not JSON: {error}") from None
+        raise Unfit(f"{where}: its arguments are not JSON: {error}") from None
     call_id = given.get("id") if isinstance(given, Mapping) else ""
     called: dict[str, Json] = {"name": cast(str, function["name"]), "arguments": dict(arguments)}
     return {"type": "function", "id": call_id if isinstance(call_id, str) else "", "function": called}

@@ -192,7 +192,7 @@ async def runtime_of(
     """
     async with open_runtime(
         launcher=recipe.launcher,
-        places=recipe.hosts,
+        hosts_config=recipe.hosts,
         log_dir=folder / "logs",
         patience_s=recipe.patience_s,
         shared=[folder],

@@ -17,7 +17,7 @@ from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
-from agentgym.policies.by_agent import AgentPlayer, Door
+from agentgym.policies.by_agent import AgentPlayer, ProgramEndpoint
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
@@ -63,8 +63,10 @@ class Gym:
     capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
     settled: Settled
-    door: Door | None = None  # through which an agent's program asks the policy; None: the built-in loop plays
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the door
+    endpoint: ProgramEndpoint | None = (
+        None  # through which an agent's program asks the policy; None: the built-in loop plays
+    )
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the endpoint
 
     @classmethod
     async def open(cls, settled: Settled, reporter: Reporter, *, training: bool = True) -> Gym:
@@ -107,11 +109,11 @@ class Gym:
                 settled=settled,
             )
             undo.push_async_callback(gym.close)
-            await gym._open_door()
+            await gym._open_endpoint()
             undo.pop_all()
         return gym
 
-    async def _open_door(self) -> None:
+    async def _open_endpoint(self) -> None:
         agent = self.settled.recipe.agent
         if isinstance(agent, Chat):
             return
@@ -124,7 +126,7 @@ class Gym:
                 f"{pip_install('serve')}"
             ) from error
         self.stack.push_async_callback(agent.close)
-        self.door = await self.stack.enter_async_context(Endpoint())
+        self.endpoint = await self.stack.enter_async_context(Endpoint())
 
     @property
     def renderer(self) -> ChatRenderer:
@@ -146,10 +148,10 @@ class Gym:
             "sandbox": self.sandbox,
             "activity": self.activity,
         }
-        if self.door is None:
+        if self.endpoint is None:
             return EpisodePlayer(**shared)
         agent = self.settled.recipe.agent
-        return AgentPlayer(agent=agent, name=name_of("agents", agent), door=self.door, **shared)
+        return AgentPlayer(agent=agent, name=name_of("agents", agent), endpoint=self.endpoint, **shared)
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}

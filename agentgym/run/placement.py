@@ -16,7 +16,7 @@ from agentgym.planning.copies import no_room
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.memory import CONTEXT_GIB
-from agentgym.planning.placement import USABLE, Placement, Wanted, place
+from agentgym.planning.placement import USABLE, Placement, Wanted, assign
 from agentgym.recipe import Recipe
 from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
 
@@ -57,12 +57,12 @@ def settle_placement(
     wanted = wanted_of(recipe, model)
     if machine is None:
         _check_devices(wanted)
-    placement = place(wanted, machine or this_machine())
-    if recipe.trainer.check_memory or not placement.seats:
+    placement = assign(wanted, machine or this_machine())
+    if recipe.trainer.check_memory or not placement.procs:
         check(wanted, placement)
     if recipe.trainer.check_memory and machine is None:
         planned, placement = placement, beside_others(wanted, placement)
-        if placement.seats != planned.seats:
+        if placement.procs != planned.procs:
             note(
                 "shared       others hold memory of these GPUs: trainer.gather_weights is "
                 f"{placement.gather_weights}, trainer.reduce_gradients {placement.reduce_gradients}"
@@ -81,7 +81,7 @@ def beside_others(wanted: Wanted, placement: Placement) -> Placement:
     try:
         refuse_taken_gpus(placement, spare=True)
     except UserError:
-        placement = place(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
+        placement = assign(replace(wanted, trainer=sparing(wanted.trainer)), placement.machine)
         refuse_taken_gpus(placement, wait_s=0.0)
     return placement
 
@@ -91,7 +91,7 @@ def stands_still(recipe: Recipe, model: Architecture, placement: Placement) -> t
     saving = recipe.saving
     if not saving.checkpoint_in_background or not saving.checkpoint_every or not recipe.trainer.check_memory:
         return ()
-    text = no_room(model, recipe.trainer, placement.seats, placement.machine)
+    text = no_room(model, recipe.trainer, placement.procs, placement.machine)
     return (text,) if text else ()
 
 
@@ -115,8 +115,8 @@ def settle_generators(recipe: Recipe, model: Architecture | None) -> Recipe:
         return recipe
     wanted = Wanted(model=model, trainer=None, generator=recipe.generator)
     _check_devices(wanted)
-    placement = place(wanted, this_machine())
-    if recipe.trainer.check_memory or not placement.seats:
+    placement = assign(wanted, this_machine())
+    if recipe.trainer.check_memory or not placement.procs:
         check(wanted, placement)
     if recipe.trainer.check_memory:
         refuse_taken_gpus(placement)
@@ -137,8 +137,8 @@ def placement_lines(recipe: Recipe, model: Architecture | None, machine: Machine
         return [f"machine      this one has no GPU{why}; --gpus N --gpu-memory GIB shows the placement on another"]
     if not machine.gpus:
         _check_devices(wanted)
-    placement = place(wanted, machine)
-    if not placement.seats:
+    placement = assign(wanted, machine)
+    if not placement.procs:
         check(wanted, placement)
     if placement.fits:
         return [*placement.lines(), *stands_still(recipe, model, placement)]
@@ -192,7 +192,7 @@ def refuse_taken_gpus(
 
 
 def _taken(placement: Placement, machine: Machine, *, spare: bool) -> Iterator[str]:
-    for number in sorted({seat.gpu for seat in placement.seats if seat.gpu is not None}):
+    for number in sorted({proc.gpu for proc in placement.procs if proc.gpu is not None}):
         gpu, needed_gib = machine.gpus[number], _needed_gib(placement, number)
         if gpu.free_gib is None:
             continue
@@ -209,7 +209,7 @@ def _taken(placement: Placement, machine: Machine, *, spare: bool) -> Iterator[s
 def _needed_gib(placement: Placement, gpu: int) -> float:
     """The most at a time: phases follow one another, and what has none is there all the time."""
     by_phase: dict[str, float] = {}
-    for seat in placement.seats:
-        if seat.gpu == gpu:
-            by_phase[seat.phase] = by_phase.get(seat.phase, 0.0) + seat.gib
+    for proc in placement.procs:
+        if proc.gpu == gpu:
+            by_phase[proc.phase] = by_phase.get(proc.phase, 0.0) + proc.gib
     return by_phase.pop("", 0.0) + max(by_phase.values(), default=0.0)

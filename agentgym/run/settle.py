@@ -13,7 +13,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.architecture import Architecture, read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import Machine, this_machine
-from agentgym.planning.placement import place
+from agentgym.planning.placement import assign
 from agentgym.recipe import Recipe
 from agentgym.run.placement import settle_generators, settle_placement, wanted_of
 
@@ -118,7 +118,7 @@ def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine |
     counts = [n for n in doubled(trainer.ranks_of_a_row, trainer.procs) if not trainer.procs % n]
     for procs in [*counts, trainer.procs]:
         found = replace(recipe, trainer=replace(trainer, procs=procs, data_parallel_shard=-1, gpus=()))
-        if machine is None or not trainer.check_memory or place(wanted_of(found, model), machine).fits:
+        if machine is None or not trainer.check_memory or assign(wanted_of(found, model), machine).fits:
             break
     return found
 

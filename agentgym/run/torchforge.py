@@ -22,7 +22,7 @@ _GENERATOR = {
     "procs": "generator.engine.tensor_parallel",
     "with_gpus": "generator.device",
 }
-PLACES: Mapping[str, Mapping[str, str]] = {
+SERVICE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "generator": _GENERATOR,
     "policy": _GENERATOR,
     "trainer": {"procs": "trainer.procs", "with_gpus": "trainer.device"},
@@ -199,12 +199,12 @@ def _take(
     note: Callable[[str], None],
     replace: bool,
 ) -> None:
-    if service not in (*PLACES, *OTHERS):
-        raise UserError(f"{origin(where, path)}: there is no {path!r}.{nearest(service, (*PLACES, *OTHERS))}")
+    if service not in (*SERVICE_FIELDS, *OTHERS):
+        raise UserError(f"{origin(where, path)}: there is no {path!r}.{nearest(service, (*SERVICE_FIELDS, *OTHERS))}")
     if not isinstance(fields, Mapping):
         raise UserError(f"{origin(where, path)}: {path} is {fields!r}; it has fields such as procs and with_gpus")
     for name, value in fields.items():
-        target = PLACES.get(service, {}).get(str(name))
+        target = SERVICE_FIELDS.get(service, {}).get(str(name))
         if target is not None:
             device = "cuda" if value is True else "cpu"
             ours = device if name == "with_gpus" and isinstance(value, bool) else value
@@ -213,7 +213,7 @@ def _take(
         elif name in IGNORED:
             note(f"{path}.{name} decides nothing here; leave it out")
         else:
-            known = PLACES.get(service, dict.fromkeys(IGNORED, ""))
+            known = SERVICE_FIELDS.get(service, dict.fromkeys(IGNORED, ""))
             source = origin(where, f"{path}.{name}")
             raise UserError(f"{source}: there is no '{path}.{name}'.{nearest(str(name), known)}")
 
@@ -227,17 +227,17 @@ def _guard(where: str, target: str, replace: bool) -> str:
 def _set(result: dict[str, object], key: str, value: object, alias: str, where: str) -> None:
     """where: empty replaces another value."""
     *sections, name = key.split(".")
-    place = result
+    mapping = result
     for section in sections:
-        given = place.get(section)
+        given = mapping.get(section)
         inner: dict[str, object] = {"name": given} if isinstance(given, str) else {}
         inner |= given if isinstance(given, Mapping) else {}
-        place[section] = inner
-        place = inner
+        mapping[section] = inner
+        mapping = inner
     if name == "tensor_parallel":
         if value == 1:
             return
-        place.setdefault("name", "vllm")
-    if where and place.get(name, value) != value:
-        raise UserError(f"{where}: {alias} is {value!r} and {key} is {place[name]!r}, which mean the same: keep one")
-    place[name] = value
+        mapping.setdefault("name", "vllm")
+    if where and mapping.get(name, value) != value:
+        raise UserError(f"{where}: {alias} is {value!r} and {key} is {mapping[name]!r}, which mean the same: keep one")
+    mapping[name] = value

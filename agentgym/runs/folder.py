@@ -46,7 +46,7 @@ from agentgym.runs.files import (
     write_whole,
     writing,
 )
-from agentgym.runs.lock import is_locked, moved_error, place_now, take_lock
+from agentgym.runs.lock import current_folder, is_locked, moved_error, take_lock
 from agentgym.runs.metrics import MetricsLog, MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
 from agentgym.sandbox import Capabilities
@@ -151,8 +151,8 @@ class RunFolder:
         replaced.
         """
         writer = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        place = self.path if self._lock is None else place_now(self.path, self._lock)
-        path, record = place / "status.json", {"status": status, "reason": reason, **writer}
+        current = self.path if self._lock is None else current_folder(self.path, self._lock)
+        path, record = current / "status.json", {"status": status, "reason": reason, **writer}
         data = json.dumps(record, indent=1).encode().ljust(STATUS_BYTES)
         try:
             write_whole(path, data)

@@ -129,7 +129,7 @@ class Heartbeat:
         return {
             "name": self._name,
             "pid": os.getpid(),
-            "place": place(),
+            "place": process_space(),
             "time": time.time(),
             "cpu_percent": round(used, 1),
             "busy": busy[:4],
@@ -150,7 +150,7 @@ def forget(logs: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def place() -> str:
+def process_space() -> str:
     """Where the number of a process means it: the host, and its namespace of processes."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from agentgym.runs.folder import RunStatus, StatusRecord
-from agentgym.runs.heartbeat import BEAT_BYTES, IDLE, place
+from agentgym.runs.heartbeat import BEAT_BYTES, IDLE, process_space
 from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.report import duration
 
@@ -68,7 +68,7 @@ class Pulse:
 
     name: str
     pid: int
-    place: str
+    process_space: str
     age_s: float
     cpu_percent: float
     threads: Sequence[Sequence[Frame]] = ()  # the frames of each, outermost first
@@ -79,7 +79,7 @@ class Pulse:
 
     @property
     def is_here(self) -> bool:
-        return self.place == place()
+        return self.process_space == process_space()
 
 
 def read_pulses(logs: Path) -> list[Pulse]:
@@ -106,7 +106,7 @@ def _pulse(record: Any, stack: list[str]) -> Pulse:
     return Pulse(
         name=str(record["name"]),
         pid=int(record["pid"]),
-        place=str(record["place"]),
+        process_space=str(record["place"]),
         age_s=max(0.0, time.time() - float(record["time"])),
         cpu_percent=float(record["cpu_percent"]),
         threads=[[Frame(str(words), float(s), float(line)) for words, s, line in one["frames"]] for one in busy],

@@ -48,7 +48,7 @@ def moved_error(folder: Path, lock: IO[str] | None) -> InfraError | None:
     """What to say of a folder that its place no longer holds; None while it does. lock: of who writes it."""
     if lock is None or _is_there(folder, lock):
         return None
-    new = _place_of(lock)
+    new = _folder_of(lock)
     if new is None:
         return InfraError(f"the folder {folder} was removed while the run wrote it, so the run ends; start it again")
     return InfraError(
@@ -57,17 +57,17 @@ def moved_error(folder: Path, lock: IO[str] | None) -> InfraError | None:
     )
 
 
-def place_now(folder: Path, lock: IO[str]) -> Path:
+def current_folder(folder: Path, lock: IO[str]) -> Path:
     """Where the folder is that was locked there. Raises InfraError where it is gone."""
     error = moved_error(folder, lock)
-    place = folder if error is None else _place_of(lock)
-    if place is None:
+    current = folder if error is None else _folder_of(lock)
+    if current is None:
         assert error is not None
         raise error
-    return place
+    return current
 
 
-def _place_of(lock: IO[str]) -> Path | None:
+def _folder_of(lock: IO[str]) -> Path | None:
     """None where it is gone, or the system does not say."""
     try:
         found = Path(f"/proc/self/fd/{lock.fileno()}").readlink()

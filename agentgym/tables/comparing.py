@@ -131,14 +131,14 @@ def diff_json(run: Run, a: str, b: str) -> dict[str, Any]:
     (number_a, record_a), (number_b, record_b) = table.read(a), table.read(b)
     first, second = (unpack(record["episode"].get("messages") or []) for record in (record_a, record_b))
     messages, was_cut, differs = [], False, None
-    for place in range(max(len(first), len(second))):  # type: ignore[arg-type]
-        old, new = (_text(side, place) for side in (first, second))
+    for index in range(max(len(first), len(second))):  # type: ignore[arg-type]
+        old, new = (_text(side, index) for side in (first, second))
         parts, cut = _parts(old, new)
         was_cut |= cut
         if differs is None and old != new:
-            differs = place
-        there = first if place < len(first) else second  # type: ignore[arg-type]
-        messages.append({"role": there[place].get("role"), "at": place, "same": old == new, "parts": parts})  # type: ignore
+            differs = index
+        there = first if index < len(first) else second  # type: ignore[arg-type]
+        messages.append({"role": there[index].get("role"), "at": index, "same": old == new, "parts": parts})  # type: ignore
     return {
         "a": row(table, number_a),
         "b": row(table, number_b),
@@ -149,10 +149,10 @@ def diff_json(run: Run, a: str, b: str) -> dict[str, Any]:
     }
 
 
-def _text(messages: Any, place: int) -> str:
-    if place >= len(messages):
+def _text(messages: Any, index: int) -> str:
+    if index >= len(messages):
         return ""
-    one = messages[place]
+    one = messages[index]
     calls = one.get("tool_calls")
     return str(one.get("content") or "") + (f"\n{calls}" if calls else "")
 

@@ -125,21 +125,21 @@ class Tables:
         return Part(source=source, step=step, path=path, stamp=stamp, index=index)
 
     def _cached(self, path: Path, mark: str) -> FileIndex | None:
-        place = self._place(path)
-        return None if place is None else read_index(place, mark)
+        cached = self._cached_path(path)
+        return None if cached is None else read_index(cached, mark)
 
     def _built(self, path: Path, mark: str) -> FileIndex:
         index = build_index(path)
-        place = self._place(path)
-        if place is not None and path.suffix == ".gz" and index.locations:  # one that still grows is not kept
+        cached = self._cached_path(path)
+        if cached is not None and path.suffix == ".gz" and index.locations:  # one that still grows is not kept
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_index(place, index)
+                cached.parent.mkdir(parents=True, exist_ok=True)
+                write_index(cached, index)
             except OSError:
                 self.cache = None
         return index
 
-    def _place(self, path: Path) -> Path | None:
+    def _cached_path(self, path: Path) -> Path | None:
         if self.cache is None:
             return None
         return self.cache / f"{hashlib.blake2b(os.fsencode(path.resolve()), digest_size=12).hexdigest()}.index.json"

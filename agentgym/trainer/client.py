@@ -167,9 +167,9 @@ class TrainerClient:
         self.down_s += passed_s
         self._back.set()
         self._back = asyncio.Event()
-        log.warning("the %s is back after %.1f s%s", self._name, passed_s, self._place())
+        log.warning("the %s is back after %.1f s%s", self._name, passed_s, self._goes_on_at())
 
-    def _place(self) -> str:
+    def _goes_on_at(self) -> str:
         """Where it goes on, for the line that reports it."""
         return ""
 

@@ -114,7 +114,7 @@ class TitanEngine:
             for part in self._accumulation.over(self._parts(batch, batch.loss_mask, columns_RL)):
                 logprobs_N = self._accumulate(part, totals, faults)
                 if self._setup.keep_logprobs:
-                    kept_RL.view(-1)[part.places] = logprobs_N
+                    kept_RL.view(-1)[part.batch_entries] = logprobs_N
             if self._setup.keep_logprobs:
                 self._kept = partial(of_trained, batch, self._ranks.reduce(kept_RL))
             faults.report(self._ranks, self._setup.folder, self.step + 1)
@@ -266,7 +266,7 @@ class TitanEngine:
         values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
         for part in self._parts(batch, wanted_RL, {}):
             logprobs_N, _ = self._forward(part)
-            values_RL.view(-1)[part.places] = of_logprobs(logprobs_N)
+            values_RL.view(-1)[part.batch_entries] = of_logprobs(logprobs_N)
         self._accumulation.give_up()
         values_RL = self._ranks.reduce(values_RL)
         return unpack(batch, values_RL) if read else []

@@ -131,7 +131,7 @@ class TrainerKeeper(TrainerClient):
             await self._store.delete(lost)
         await self._ask(TitanTrainer.push_weights, version)
 
-    def _place(self) -> str:
+    def _goes_on_at(self) -> str:
         first = self._checkpoint[0] if self._checkpoint else 0
         again = f", {self.step - first} step(s) of it trained again" if self.step > first else ""
         return f": it goes on after step {self.step}{again}"

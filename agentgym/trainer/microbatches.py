@@ -23,7 +23,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbatch:
-    """token_ids, positions: [R, L]. places: the wanted entries, [N], in the flattened rows of the whole batch.
+    """token_ids, positions: [R, L]. batch_entries: the wanted entries, [N], in the flattened rows of the whole batch.
 
     entries, labels: the wanted entries in the flattened rows of this part, and the tokens to score there. Where ranks
     share rows, they are of this rank's tokens alone, and here, [N], says which of the wanted ones these are.
@@ -32,7 +32,7 @@ class Microbatch:
 
     token_ids: Tensor
     positions: Tensor
-    places: Tensor
+    batch_entries: Tensor
     entries: Tensor
     labels: Tensor
     columns: Tensors
@@ -49,18 +49,18 @@ def microbatches(
     device: torch.device,
 ) -> list[Microbatch]:
     """parts: of the batch's rows. wanted_RL: which entries are scored."""
-    place_RL = torch.arange(wanted_RL.numel()).view(wanted_RL.shape)
+    index_RL = torch.arange(wanted_RL.numel()).view(wanted_RL.shape)
     rows: list[Tensors] = []
     columns: list[Tensors] = []
     for part in parts:
-        places_N, entries_N = place_RL[part][wanted_RL[part]], wanted_RL[part].flatten().nonzero()[:, 0]
-        labels_N = batch.labels.flatten()[places_N]
-        found = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "places": places_N}
+        indices_N, entries_N = index_RL[part][wanted_RL[part]], wanted_RL[part].flatten().nonzero()[:, 0]
+        labels_N = batch.labels.flatten()[indices_N]
+        found = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "batch_entries": indices_N}
         if context.size > 1:
             found["here"], entries_N = context.entries(entries_N, batch.row_length)
             labels_N = labels_N[found["here"]]
         rows.append(found | {"entries": entries_N, "labels": labels_N})
-        columns.append({name: column.flatten()[places_N] for name, column in columns_RL.items()})
+        columns.append({name: column.flatten()[indices_N] for name, column in columns_RL.items()})
     there = sent([*rows, *columns], device)
     both = zip(there[: len(rows)], there[len(rows) :], strict=True)
     return [Microbatch(**of_rows, columns=of_columns) for of_rows, of_columns in both]

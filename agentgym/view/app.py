@@ -58,21 +58,21 @@ class View:
 
     def run(self, name: str) -> Run:
         """Raises Problem for an unknown one."""
-        place = self.roots.find(name)
+        location = self.roots.find(name)
         with self._lock:
-            found = self._runs.get(place.id)
-            if found is None or found.location != place:
-                found = self._runs[place.id] = Run(place, self.cache)
+            found = self._runs.get(location.id)
+            if found is None or found.location != location:
+                found = self._runs[location.id] = Run(location, self.cache)
             return found
 
     def runs(self) -> list[Run]:
         """The runs: active ones first, then by their last activity, newest first."""
 
-        def place_in_list(run: Run) -> tuple[bool, float]:
+        def order(run: Run) -> tuple[bool, float]:
             status, _, changed = run.status()
             return status != RunStatus.RUNNING, -(changed or 0)
 
-        return sorted((self.run(place.id) for place in self.roots.locations()), key=place_in_list)
+        return sorted((self.run(location.id) for location in self.roots.locations()), key=order)
 
     def api(self, request: Request) -> Any:
         return self.about()

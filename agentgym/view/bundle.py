@@ -53,13 +53,13 @@ class Bundle:
         if path in self._open:
             raise NotBundled(f"{' -> '.join([*self._open, path])}: modules import each other in a circle")
         self._open.append(path)
-        place = self._place(path)
-        text = place.read_text(encoding="utf-8")
+        file = self._file(path)
+        text = file.read_text(encoding="utf-8")
         made = self._changed(path, text)
         self._open.pop()
         self._texts[path] = made
 
-    def _place(self, path: str) -> Path:
+    def _file(self, path: str) -> Path:
         folder = self.folder
         for name in path.split("/"):
             found = inside(folder, name)

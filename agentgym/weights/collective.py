@@ -55,7 +55,7 @@ class Communicator:
         self._group.abort()
 
 
-def meeting_place(address: str) -> tuple[TCPStore, int]:
+def open_store(address: str) -> tuple[TCPStore, int]:
     """A store on this host and its port. The process that made it must outlast the communicator's first message."""
     store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
     return store, store.port

@@ -116,12 +116,12 @@ def _sums(data: Tensor) -> Tensor:
     """Sums by column and by line, [2], as 64-bit numbers that wrap around."""
     words = data.view(torch.int32).view(-1, ALIGNMENT // 4)
     sums = [[part.sum(axis, dtype=torch.int64) for part in torch.split(words, SUMMED_LINES)] for axis in (0, 1)]
-    return torch.stack([_by_place(torch.stack(sums[0]).sum(0)), _by_place(torch.cat(sums[1]))])
+    return torch.stack([_weighted_sum(torch.stack(sums[0]).sum(0)), _weighted_sum(torch.cat(sums[1]))])
 
 
-def _by_place(sums: Tensor) -> Tensor:
-    place = torch.arange(1, 2 * len(sums), 2, device=sums.device)
-    return (sums * place).sum()
+def _weighted_sum(sums: Tensor) -> Tensor:
+    weights = torch.arange(1, 2 * len(sums), 2, device=sums.device)
+    return (sums * weights).sum()
 
 
 def _aligned(position: int) -> int:

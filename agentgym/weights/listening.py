@@ -10,22 +10,22 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 
 
-def connect(place: tuple[str, int], token: bytes) -> Connection:
+def connect(address: tuple[str, int], token: bytes) -> Connection:
     """Connects to such a port. Raises OSError, EOFError, AuthenticationError."""
-    line = Client(place, authkey=token)
+    line = Client(address, authkey=token)
     with socket.socket(fileno=os.dup(line.fileno())) as own:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or the first request waits 40 ms for an ACK
     return line
 
 
 class Listening:
-    """Threads of this process. place: the address and port."""
+    """Threads of this process. listens_at: the address and port."""
 
     def __init__(self, address: str, token: bytes, welcome: Callable[[Connection], None]) -> None:
         """welcome: called in a thread of each connection's own, so that one that says nothing stops no other."""
         self._token, self._welcome = token, welcome
         self._listener = Listener((address, 0))
-        self.place: tuple[str, int] = self._listener.address
+        self.listens_at: tuple[str, int] = self._listener.address
         self._closed = False
         threading.Thread(target=self._accept, name="weights-listening", daemon=True).start()
 

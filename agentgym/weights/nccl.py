@@ -38,7 +38,7 @@ class Directory:
     def __init__(self, address: str, token: bytes) -> None:
         self._publisher: tuple[str, int] | None = None
         self._listening = Listening(address, token, self._answer)
-        self.port = self._listening.place[1]
+        self.port = self._listening.listens_at[1]
         self.close = self._listening.close
 
     def _answer(self, line: Connection) -> None:
@@ -108,7 +108,7 @@ class NcclStore:
                 bucket_bytes=self._bucket_bytes,
             )
             with connect((self._source.address, self._source.port), token) as directory:
-                directory.send(("here", self._publisher.place))
+                directory.send(("here", self._publisher.listens_at))
                 directory.recv()
         self._publisher.put(version, weights)
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 import torch
 from torch import Tensor
 
-from agentgym.weights.collective import Communicator, meeting_place, own_gpu
+from agentgym.weights.collective import Communicator, open_store, own_gpu
 from agentgym.weights.flat import Bucket, Layout, buckets, checksums, fill, layout_of, num_bytes, once
 from agentgym.weights.listening import Listening
 
@@ -75,7 +75,7 @@ class Publisher:
         self._last: int | None = None  # that was sent
         self._woken, self._wake = Pipe(duplex=False)
         threading.Thread(target=self._answer, name="weights-publisher", daemon=True).start()
-        self.place = Listening(address, token, self._welcome).place
+        self.listens_at = Listening(address, token, self._welcome).listens_at
 
     def versions(self) -> list[int]:
         return sorted(slot.version for slot in self._slots if slot.version is not None)
@@ -176,7 +176,7 @@ class Publisher:
         slot = self._slot(version)
         with nullcontext() if slot is None else slot.busy:
             if slot is None or slot.version != version:
-                self._tell(members, ("gone", self.versions()))
+                self._notify(members, ("gone", self.versions()))
             else:
                 self._last = version
                 self._send_all(slot, members, first)
@@ -186,7 +186,7 @@ class Publisher:
             self._send(slot, members, first)
         except (Lost, OSError, RuntimeError, TimeoutError) as error:
             self._leave_group()
-            self._tell(members, ("again", str(error)))
+            self._notify(members, ("again", str(error)))
 
     def _send(self, slot: _Slot, members: list[_Reader], first: int) -> None:
         if slot.buffer.is_cuda:
@@ -199,7 +199,7 @@ class Publisher:
                 if reader.wants is None and reader.line.poll() and not self._read(reader) and reader in members:
                     raise Lost("a reader left while weights were sent")
 
-        self._tell(members, ("send", first))
+        self._notify(members, ("send", first))
         for bucket in self._buckets[first:]:
             data = slot.buffer[bucket.begin : bucket.end]
             data = data if group.backend == "nccl" else data.cpu()
@@ -216,7 +216,7 @@ class Publisher:
             log.warning(
                 "weights pass through the host's memory: two processes share a GPU; weights.store=cuda_ipc fits"
             )
-        store, port = meeting_place(self._address)
+        store, port = open_store(self._address)
         for rank, reader in enumerate(members, start=1):
             reader.line.send(("join", backend, self._address, port, rank, len(members) + 1))
         size = len(members) + 1
@@ -229,7 +229,7 @@ class Publisher:
             group, self._group = self._group[1], None
             group.abort()
 
-    def _tell(self, members: list[_Reader], message: tuple[object, ...]) -> None:
+    def _notify(self, members: list[_Reader], message: tuple[object, ...]) -> None:
         for reader in members:
             try:
                 reader.line.send(message)

@@ -41,10 +41,10 @@ class Source:
     def connect(self) -> Connection:
         with connect((self.address, self.port), self.token) as directory:
             directory.send(("where",))
-            place = directory.recv()
-        if place is None:
+            address = directory.recv()
+        if address is None:
             raise ConnectionRefusedError("nobody publishes weights yet")
-        return connect(place, self.token)
+        return connect(address, self.token)
 
 
 class Receiver:

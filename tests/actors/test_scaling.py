@@ -210,11 +210,11 @@ async def test_of_more_than_the_fewest_one_may_die_too_often(fakes) -> None:
 async def test_follows_a_load_that_comes_and_goes(fakes) -> None:
     settings = replace(SCALING, grow_after_s=0.02, shrink_after_s=0.04, look_every_s=0.005)
 
-    async def places() -> float:
+    async def slots() -> float:
         return 2.0
 
     async with fakes(least=1, replicas=1, most=4) as f:
-        scaled = asyncio.create_task(keep_scaled(f.service, settings, places=places, holds=lambda replica: True))
+        scaled = asyncio.create_task(keep_scaled(f.service, settings, slots=slots, holds=lambda replica: True))
         calls = f.ask(6)
         await f.up("s0", "s1", "s2")
         f.answers.set()

@@ -18,7 +18,7 @@ import pytest
 from agentgym.evals.play import EvalResult, EvalSetup
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
-from agentgym.runs.heartbeat import place
+from agentgym.runs.heartbeat import process_space
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "diagnosed_runs.json").read_text())
 Metrics = dict[str, float]
@@ -189,7 +189,7 @@ def test_of_a_run_whose_trainer_is_stopped_the_trainer_is_the_first_thing_said(c
             process.send_signal(signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)
             in_flight = {"train": [1, 72.0], "generate": [4, 71.0]}
-            common = {"place": place(), "cpu_percent": 1.0, "busy": [], "time": time.time()}
+            common = {"place": process_space(), "cpu_percent": 1.0, "busy": [], "time": time.time()}
             writer = [{"thread": "Thread-1", "frames": [["_run (writer/event_file_writer.py:269)", 74.0, 74.0]]}]
             beats = {
                 "controller": {"pid": os.getpid(), "in_flight": in_flight, "silence_s": 71.0, "loop": "MainThread",

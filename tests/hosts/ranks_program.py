@@ -38,8 +38,10 @@ def compared(steps: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 async def main(folder: Path, machines: tuple[str, ...]) -> None:
-    launcher, places = AttachLauncher(machines=machines), HostsConfig(trainer=machines)
-    async with open_runtime(launcher=launcher, places=places, log_dir=folder / "logs", patience_s=100.0) as runtime:
+    launcher, hosts_config = AttachLauncher(machines=machines), HostsConfig(trainer=machines)
+    async with open_runtime(
+        launcher=launcher, hosts_config=hosts_config, log_dir=folder / "logs", patience_s=100.0
+    ) as runtime:
         trainer = TrainerClient(make_setup(folder, 2), runtime=runtime)
         await trainer.start()
         assert trainer._group is not None

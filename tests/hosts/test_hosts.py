@@ -56,8 +56,8 @@ async def test_a_group_waits_for_a_host_to_come_back() -> None:
     hosts.lose(hosts.all[0], "it has said nothing for 9 s")
     assert told == ["host a is lost: it has said nothing for 9 s"]
     with pytest.raises(InfraError, match=r"no host for the generator .* \(a: it has said nothing for 9 s\)"):
-        await hosts.place("generator", 1, timeout_s=0.01)
-    placing = asyncio.create_task(hosts.place("generator", 1, timeout_s=60))
+        await hosts.assign("generator", 1, timeout_s=0.01)
+    placing = asyncio.create_task(hosts.assign("generator", 1, timeout_s=60))
     await asyncio.sleep(0)
     hosts.found(hosts.all[0])
     assert names(await placing) == "a"

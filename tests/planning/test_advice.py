@@ -15,7 +15,7 @@ from agentgym.planning.advice import advice, as_words
 from agentgym.planning.changes import Changes, alone, together
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import kv_token_gib
-from agentgym.planning.placement import Wanted, place
+from agentgym.planning.placement import Wanted, assign
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
@@ -57,22 +57,22 @@ TOO_LARGE = [  # files, GPUs, GiB of each
 @pytest.mark.parametrize(("files", "count", "gib"), TOO_LARGE)
 def test_what_is_advised_fits_when_the_command_line_says_it(files: str, count: int, gib: float) -> None:
     given, there = wanted(files), machine(count, gib)
-    assert not place(given, there).fits
+    assert not assign(given, there).fits
     single = [remedy.changes for remedy in alone(given, there)]
     several = [found for adapters in (True, False) if (found := together(given, there, adapters=adapters))]
     assert single or several
     for changes in [*single, *several]:
-        assert place(wanted(files, *typed(changes)), there).fits, changes
+        assert assign(wanted(files, *typed(changes)), there).fits, changes
     for changes in several:
         for key in changes:
             if key not in ("generator.engine.sleep", "loop.max_staleness"):  # that go together
                 fewer = {name: value for name, value in changes.items() if name != key}
-                assert not place(wanted(files, *typed(fewer)), there).fits, f"{changes}: {key} is not needed"
+                assert not assign(wanted(files, *typed(fewer)), there).fits, f"{changes}: {key} is not needed"
 
 
 def test_the_order_is_by_cost_and_adapters_come_last() -> None:
     given, there = wanted("grpo/qwen3_4b presets/gpus/one"), machine(1, 139)
-    lines = advice(given, place(given, there)).split("\n")
+    lines = advice(given, assign(given, there)).split("\n")
     assert lines[0] == "Each of these alone would fit:"
     assert [line.split()[0] for line in lines[1:]] == [
         "--generator.engine.gpu_memory_utilization", "--trainer.rows_per_microbatch", "--trainer.activation_checkpoint",
@@ -103,7 +103,7 @@ def test_a_cache_too_small_for_a_sequence_is_made_larger_beside_other_changes() 
     several = together(wanted(files, *words), there)
     share = several["generator.engine.gpu_memory_utilization"]
     assert isinstance(share, float) and 0.12 < share < 0.5 and "trainer.rows_per_microbatch" in several
-    assert place(wanted(files, *words, *typed(several)), there).fits
+    assert assign(wanted(files, *words, *typed(several)), there).fits
 
 
 def test_where_vllm_cannot_hold_an_eighth_of_its_batch_it_is_left_some() -> None:
@@ -111,9 +111,9 @@ def test_where_vllm_cannot_hold_an_eighth_of_its_batch_it_is_left_some() -> None
     files, there = "grpo/qwen3_4b presets/gpus/one", machine(1, 23.6)
     several = together(wanted(files), there)
     assert several["trainer.lora.rank"] and several["generator.engine.sleep"] and several["loop.max_staleness"] == 0
-    assert place(wanted(files, *typed(several)), there).fits
+    assert assign(wanted(files, *typed(several)), there).fits
     large = wanted("grpo/qwen3_8b presets/gpus/one")
-    said = advice(large, place(large, there))
+    said = advice(large, assign(large, there))
     assert "such GPUs with --trainer.procs" in said and "--model.path Qwen/Qwen3-4B " in said
 
 
@@ -124,7 +124,7 @@ def test_fewer_sequences_at_a_time_are_advised_where_a_cache_of_ours_is_too_larg
     found = alone(given, host)
     [batch] = [remedy.changes["generator.max_batch"] for remedy in found if "generator.max_batch" in remedy.changes]
     assert isinstance(batch, int) and 8 <= batch < 256
-    assert not place(replace(given, generator=replace(given.generator, max_batch=2 * batch)), host).fits  # type: ignore[type-var]
+    assert not assign(replace(given, generator=replace(given.generator, max_batch=2 * batch)), host).fits  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(("files", "count", "gib"), TOO_LARGE)
@@ -136,8 +136,8 @@ def test_vllm_is_left_room_for_an_eighth_of_its_batch(files: str, count: int, gi
     for changes in [*(remedy.changes for remedy in alone(given, there)), together(given, there)]:
         if "generator.engine.gpu_memory_utilization" not in changes:
             continue
-        placement = place(wanted(files, *typed(changes)), there)
-        caches = [seat.parts["cache"] for seat in placement.seats if "engine" in seat.parts]
+        placement = assign(wanted(files, *typed(changes)), there)
+        caches = [proc.parts["cache"] for proc in placement.procs if "engine" in proc.parts]
         assert min(caches) >= generator.max_batch / 8 * sequence
 
 
@@ -146,7 +146,7 @@ def test_an_engine_that_is_left_open_is_named_with_its_settings() -> None:
     auto = wanted(files, "generator.engine={name: auto}")
     found = [remedy.changes for remedy in alone(auto, there)]
     named = [changes for changes in found if changes.get("generator.engine.name") == "vllm"]
-    assert named and all(place(wanted(files, *typed(changes)), there).fits for changes in named)
+    assert named and all(assign(wanted(files, *typed(changes)), there).fits for changes in named)
 
 
 CPU = ("trainer.device=cpu", "generator.device=cpu", "generator.max_batch=8", "trainer.rows_per_microbatch=1")
@@ -156,11 +156,11 @@ CPU = ("trainer.device=cpu", "generator.device=cpu", "generator.max_batch=8", "t
 def test_a_small_shared_memory_is_to_be_made_larger_before_anything_else(free_mib: int) -> None:
     given = wanted("grpo/smollm2_135m", *CPU, "weights.store=shared_memory")
     there = Machine(cores=2, memory_gib=32.0, shared_memory_gib=free_mib / 1024)
-    (problem,) = place(given, there).problems
+    (problem,) = assign(given, there).problems
     assert f"/dev/shm has {free_mib} MiB free" in problem.replace("1.0 GiB", "1024 MiB")
-    said = advice(given, place(given, there))
+    said = advice(given, assign(given, there))
     assert said.startswith("Make /dev/shm larger: docker run --shm-size 2g") and "--model.path" not in said
-    assert place(given, replace(there, shared_memory_gib=2.0)).fits
+    assert assign(given, replace(there, shared_memory_gib=2.0)).fits
 
 
 @pytest.mark.parametrize("memory_gib", [1.0, 4.0, 7.0, 12.0])
@@ -168,6 +168,6 @@ def test_a_small_shared_memory_is_to_be_made_larger_before_anything_else(free_mi
 def test_a_machine_without_gpus_gets_advice_for_all_that_it_lacks(memory_gib, shared_memory_gib) -> None:
     given = wanted("grpo/smollm2_135m", *CPU, "weights.store=shared_memory", "generator.max_batch=64")
     there = Machine(cores=2, memory_gib=memory_gib, shared_memory_gib=shared_memory_gib)
-    said = advice(given, place(given, there))
+    said = advice(given, assign(given, there))
     assert ("--shm-size" in said) == (shared_memory_gib == 0.0625)
     assert said.removeprefix("Make /dev/shm larger") and "GPU" not in said

@@ -16,7 +16,7 @@ from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.memory import STAGED_OTHERS_GIB, STAGED_SPARE_GIB
-from agentgym.planning.placement import Wanted, place
+from agentgym.planning.placement import Wanted, assign
 from agentgym.planning.shown import numbers
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import placement_lines, settle_placement, wanted_of
@@ -44,9 +44,9 @@ def wanted(size: str = "0.6B", *, trainer: object = None, **generator: object) -
 
 def test_the_trainer_takes_the_first_gpus_and_each_replica_the_next() -> None:
     tensor = VllmEngineConfig(gpu_memory_utilization=0.8, tensor_parallel=2)
-    placed = place(wanted(trainer={"procs": 2}, replicas=2, engine=tensor), machine(8))
+    placed = assign(wanted(trainer={"procs": 2}, replicas=2, engine=tensor), machine(8))
     assert (placed.trainer_gpus, placed.generator_gpus) == ((0, 1), (2, 3, 4, 5))
-    assert [(seat.name, seat.gpu) for seat in placed.seats][-2:] == [
+    assert [(proc.name, proc.gpu) for proc in placed.procs][-2:] == [
         ("generator 1 part 0", 4),
         ("generator 1 part 1", 5),
     ]
@@ -56,26 +56,26 @@ def test_the_trainer_takes_the_first_gpus_and_each_replica_the_next() -> None:
 def test_in_turns_each_has_the_memory_that_the_other_does_not_need_then() -> None:
     """Qwen3 8B on one GPU: a trainer's step, or a generator beside the weights and the optimizer's state."""
     engine = VllmEngineConfig(gpu_memory_utilization=0.4)
-    together = place(wanted("8B", engine=engine), machine(1, 180))
+    together = assign(wanted("8B", engine=engine), machine(1, 180))
     assert not together.fits
-    turns = place(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 180))
+    turns = assign(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 180))
     assert turns.fits and not any("share" in note for note in turns.notes)
-    seats = {seat.name: seat for seat in turns.seats}
-    assert {name: seat.phase for name, seat in seats.items()} == {
+    procs = {proc.name: proc for proc in turns.procs}
+    assert {name: proc.phase for name, proc in procs.items()} == {
         "trainer 0": "", "its step 0": "trainer", "generator 0": "generator", "generator 0, asleep": "trainer",
     }  # fmt: skip
-    whole = place(wanted("8B"), machine(2, 180)).seats[0]
-    assert seats["trainer 0"].gib + seats["its step 0"].gib == pytest.approx(whole.gib)
-    assert not place(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 140)).fits
+    whole = assign(wanted("8B"), machine(2, 180)).procs[0]
+    assert procs["trainer 0"].gib + procs["its step 0"].gib == pytest.approx(whole.gib)
+    assert not assign(wanted("8B", engine=replace(engine, sleep=True)), machine(1, 140)).fits
 
 
 def test_replicas_that_may_come_later_are_planned_for() -> None:
     growing = wanted(max_replicas=3)
-    placed = place(growing, machine(4))
+    placed = assign(growing, machine(4))
     assert placed.fits and placed.generator_gpus == (1, 2, 3)
-    refused = place(growing, machine(3))
+    refused = assign(growing, machine(3))
     assert not refused.fits
-    assert place(changed(growing, {"generator.max_replicas": 2}), machine(3)).fits
+    assert assign(changed(growing, {"generator.max_replicas": 2}), machine(3)).fits
 
 
 @pytest.mark.parametrize(
@@ -93,35 +93,35 @@ def test_replicas_that_contradict_are_refused(given: dict[str, object], match: s
 
 
 def test_gpus_that_the_recipe_names_are_left_to_who_is_named() -> None:
-    placed = place(wanted(trainer={"gpus": (2,)}, replicas=3), machine(4))
+    placed = assign(wanted(trainer={"gpus": (2,)}, replicas=3), machine(4))
     assert (placed.trainer_gpus, placed.generator_gpus) == ((2,), (0, 1, 3))
-    placed = place(wanted(gpus=(0,)), machine(2))
+    placed = assign(wanted(gpus=(0,)), machine(2))
     assert (placed.trainer_gpus, placed.generator_gpus) == ((1,), (0,))
 
 
 def test_of_many_gpus_those_that_are_alike_are_shown_once() -> None:
-    few = place(wanted(trainer={"procs": 4}, replicas=4), machine(8)).lines()
+    few = assign(wanted(trainer={"procs": 4}, replicas=4), machine(8)).lines()
     assert sum(line.startswith("GPU ") for line in few) == 8
-    many = place(wanted(trainer={"procs": 64}, replicas=192), machine(512)).lines()
+    many = assign(wanted(trainer={"procs": 64}, replicas=192), machine(512)).lines()
     shown = [line for line in many if line.startswith("GPU ")]
     assert [line.split()[1] for line in shown] == ["0-63", "64-255"] and all(line.endswith(", each") for line in shown)
     assert any(line.startswith("  generator 0-191 ") for line in many) and many[-1] == "unused       GPU 256-511"
     parts = wanted(replicas=8, engine=VllmEngineConfig(tensor_parallel=2))
-    assert any("generator 0 part 0 to generator 7 part 1" in line for line in place(parts, machine(32)).lines())
+    assert any("generator 0 part 0 to generator 7 part 1" in line for line in assign(parts, machine(32)).lines())
     assert numbers([0, 1, 3, 5, 6, 7, 9]) == "0, 1, 3, 5-7, 9" and numbers([]) == ""
 
 
 def test_one_gpu_is_shared_where_both_fit_and_refused_with_a_share_that_does() -> None:
     small = VllmEngineConfig(gpu_memory_utilization=0.3)
-    placed = place(wanted(engine=small), machine(1))
+    placed = assign(wanted(engine=small), machine(1))
     assert placed.fits and "share GPU 0" in placed.notes[0]
     too_much = wanted()
-    refused = place(too_much, machine(1))
+    refused = assign(too_much, machine(1))
     assert "GPU 0 has 80.0 GiB, of which 76.0 can be used, and about" in refused.problems[0]
     assert "trainer 0" in refused.problems[0] and "generator 0 65.2" in refused.problems[0]
     lines = advice(too_much, refused).split("\n")
     assert lines[1].startswith("  --generator.engine.gpu_memory_utilization 0.7 ")
-    assert place(changed(too_much, {"generator.engine.gpu_memory_utilization": 0.7}), machine(1)).fits
+    assert assign(changed(too_much, {"generator.engine.gpu_memory_utilization": 0.7}), machine(1)).fits
 
 
 def test_what_cannot_be_there_is_one_message() -> None:
@@ -132,23 +132,23 @@ def test_what_cannot_be_there_is_one_message() -> None:
         (wanted(engine=VllmEngineConfig(tensor_parallel=4)), 2, "generator.engine.tensor_parallel is 4"),
         (wanted(trainer={"procs": 2, "gpus": (1,)}), 2, "trainer.gpus [1] are too few for trainer.procs 2"),
     ):
-        placed = place(given, machine(count))
+        placed = assign(given, machine(count))
         assert any(message in problem for problem in placed.problems), placed.problems
 
 
 def test_gradients_are_reduced_once_where_whole_ones_fit_on_each_of_the_trainers_gpus() -> None:
     two = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1})
-    roomy, narrow = place(two, machine(3, 80.0)), place(two, machine(3, 22.0))
+    roomy, narrow = assign(two, machine(3, 80.0)), assign(two, machine(3, 22.0))
     assert (roomy.reduce_gradients, narrow.reduce_gradients) == ("last", "each") and roomy.fits and narrow.fits
-    assert "unreduced" in roomy.seats[0].parts and "unreduced" not in narrow.seats[0].parts
+    assert "unreduced" in roomy.procs[0].parts and "unreduced" not in narrow.procs[0].parts
     uneven = replace(machine(3), gpus=(*machine(1).gpus, *machine(1, 22.0).gpus, *machine(1).gpus))
-    assert place(two, uneven).reduce_gradients == "each"
+    assert assign(two, uneven).reduce_gradients == "each"
     asked = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "reduce_gradients": "last"})
-    refused = place(asked, machine(3, 22.0))
+    refused = assign(asked, machine(3, 22.0))
     assert "unreduced" in refused.problems[0]
     assert "--trainer.reduce_gradients each " in advice(asked, refused)
     never = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "reduce_gradients": "each"})
-    assert place(never, machine(3, 80.0)).reduce_gradients == "each"
+    assert assign(never, machine(3, 80.0)).reduce_gradients == "each"
     given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
     made = finish_recipe(given | {"trainer": {"device": "cuda", "procs": 2}})[0]
     assert made.trainer.reduce_gradients == "auto"
@@ -159,14 +159,14 @@ def test_weights_are_gathered_once_where_whole_ones_fit_and_before_gradients_are
     two = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1})
     found = {
         (placed.gather_weights, placed.reduce_gradients)
-        for placed in (place(two, machine(3, gib)) for gib in (80.0, 24.0, 22.0, 21.0, 20.0, 19.0))
+        for placed in (assign(two, machine(3, gib)) for gib in (80.0, 24.0, 22.0, 21.0, 20.0, 19.0))
         if placed.fits
     }
     assert found == {("once", "last"), ("once", "each"), ("each", "each")}
     asked = wanted("1.7B", trainer={"procs": 2, "rows_per_microbatch": 1, "gather_weights": "once"})
-    refused = place(asked, machine(3, 22.5))
+    refused = assign(asked, machine(3, 22.5))
     assert "gathered" in refused.problems[0] and "--trainer.gather_weights each " in advice(asked, refused)
-    alone = place(wanted("1.7B", trainer={"dtype": "bfloat16"}), machine(2, 80.0))
+    alone = assign(wanted("1.7B", trainer={"dtype": "bfloat16"}), machine(2, 80.0))
     assert (alone.gather_weights, alone.reduce_gradients) == ("once", "last")
     given = {"model": {"path": "Qwen/Qwen3-1.7B"}, "generator": {"device": "cuda"}}
     made = finish_recipe(given | {"trainer": {"device": "cuda"}})[0]
@@ -176,30 +176,30 @@ def test_weights_are_gathered_once_where_whole_ones_fit_and_before_gradients_are
 def test_a_model_that_is_too_large_names_the_gpus_or_the_model_that_would_do() -> None:
     large = wanted("8B", trainer={"procs": 2, "rows_per_microbatch": 1, "float8": "rowwise"}, replicas=2)
     few = machine(4, 45.0)
-    said = advice(large, place(large, few))
+    said = advice(large, assign(large, few))
     assert said == (
         "It would fit on 6 such GPUs with --trainer.procs 4. On this machine this would: --model.path Qwen/Qwen3-4B"
     )
-    assert place(changed(large, {"trainer.procs": 4}), machine(6, 45.0)).fits
+    assert assign(changed(large, {"trainer.procs": 4}), machine(6, 45.0)).fits
     assert (
-        not place(large, machine(6, 45.0)).fits
-        and not place(changed(large, {"trainer.procs": 3}), machine(5, 45.0)).fits
+        not assign(large, machine(6, 45.0)).fits
+        and not assign(changed(large, {"trainer.procs": 3}), machine(5, 45.0)).fits
     )
 
 
 def test_a_cache_for_less_than_one_sequence_is_refused() -> None:
     tight = wanted(engine=VllmEngineConfig(gpu_memory_utilization=0.05), max_model_len=32768)
-    [problem] = place(tight, machine(2)).problems
+    [problem] = assign(tight, machine(2)).problems
     assert "gpu_memory_utilization 0.05 leaves" in problem and "max_model_len 32768 takes 3.5" in problem
     eighth = wanted(engine=VllmEngineConfig(gpu_memory_utilization=0.07, options={"kv_cache_dtype": "fp8"}))
-    assert place(eighth, machine(2)).fits
+    assert assign(eighth, machine(2)).fits
 
 
 def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> None:
     both = replace(wanted("1.7B"), reference=True, gpu_versions=2, host_versions=3)
-    placed = place(both, replace(machine(2), shared_memory_gib=8.0))
-    assert [seat.name for seat in placed.seats if seat.gpu == 0] == ["trainer 0", "reference 0"]
-    assert placed.seats[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
+    placed = assign(both, replace(machine(2), shared_memory_gib=8.0))
+    assert [proc.name for proc in placed.procs if proc.gpu == 0] == ["trainer 0", "reference 0"]
+    assert placed.procs[0].parts["versions"] == pytest.approx(2 * 1.72e9 * 2 / 2**30, rel=0.01)
     [problem] = placed.problems
     assert "/dev/shm has 8.0 GiB free, and 3 versions of the weights take 9.6 GiB" in problem
 
@@ -207,27 +207,29 @@ def test_the_reference_and_the_stored_versions_are_counted_where_they_are() -> N
 def test_who_maps_the_versions_has_a_context_on_their_gpu() -> None:
     mapped = replace(wanted("1.7B", trainer={"procs": 2}), gpu_versions=2, mapped=True)
     mapped = replace(mapped, generator=replace(mapped.generator, replicas=2))  # type: ignore[type-var]
-    first, second, *_ = place(mapped, machine(4)).seats
+    first, second, *_ = assign(mapped, machine(4)).procs
     assert first.parts["readers"] == 1.0 and "readers" not in second.parts
-    assert "readers" not in place(replace(mapped, mapped=False), machine(4)).seats[0].parts
+    assert "readers" not in assign(replace(mapped, mapped=False), machine(4)).procs[0].parts
     many = replace(mapped, generator=replace(mapped.generator, replicas=100))  # type: ignore[type-var]
-    assert place(many, machine(102)).seats[0].parts["readers"] == 3.5, "of one host"
+    assert assign(many, machine(102)).procs[0].parts["readers"] == 3.5, "of one host"
     alone = replace(mapped, trainer=replace(mapped.trainer, procs=1))  # type: ignore[type-var]
-    assert "readers" not in place(alone, machine(1, gib=300)).seats[0].parts, "they have one there anyway"
+    assert "readers" not in assign(alone, machine(1, gib=300)).procs[0].parts, "they have one there anyway"
 
 
 def test_a_reference_model_has_the_gpus_that_are_named_for_it() -> None:
     asked = replace(wanted(trainer={"reference_gpus": (1,)}), reference=True)
-    placed = place(asked, machine(4))
-    assert [(seat.name, seat.gpu) for seat in placed.seats] == [
+    placed = assign(asked, machine(4))
+    assert [(proc.name, proc.gpu) for proc in placed.procs] == [
         ("trainer 0", 0),
         ("reference 0", 1),
         ("generator 0", 2),
     ]
     assert any("unused" in note and "3" in note for note in placed.notes)
-    shared = place(replace(asked, trainer=replace(asked.trainer, reference_gpus=())), machine(4))  # type: ignore[type-var]
-    assert [seat.gpu for seat in shared.seats] == [0, 0, 1]
-    assert place(asked, machine(1)).problems == ("trainer.reference_gpus names [1]; the machine has 1, counted from 0",)
+    shared = assign(replace(asked, trainer=replace(asked.trainer, reference_gpus=())), machine(4))  # type: ignore[type-var]
+    assert [proc.gpu for proc in shared.procs] == [0, 0, 1]
+    assert assign(asked, machine(1)).problems == (
+        "trainer.reference_gpus names [1]; the machine has 1, counted from 0",
+    )
 
 
 def test_updates_by_adapters_that_wait_for_merging_or_for_the_disk_are_noted() -> None:
@@ -239,7 +241,7 @@ def test_updates_by_adapters_that_wait_for_merging_or_for_the_disk_are_noted() -
     ) -> list[str]:
         given = {"lora": LoraConfig(rank=lora), "procs": 1}
         own = VllmEngineConfig(gpu_memory_utilization=share, **engine)  # type: ignore[arg-type]
-        placed = place(wanted("8B", trainer=given, engine=own), replace(machine(gpus, gib), memory_gib=host))
+        placed = assign(wanted("8B", trainer=given, engine=own), replace(machine(gpus, gib), memory_gib=host))
         assert placed.fits
         return [note for note in placed.notes if note.startswith("merging")]
 
@@ -257,16 +259,16 @@ def test_updates_by_adapters_that_wait_for_merging_or_for_the_disk_are_noted() -
 def test_with_lora_a_version_is_its_adapters() -> None:
     adapters = 34_865_152 * 4 / 2**30  # of rank 32 on all seven matrices of Qwen3 1.7B, in float32
     lora = replace(wanted("1.7B", trainer={"lora": LoraConfig(rank=32)}), gpu_versions=2, host_versions=3)
-    placed = place(lora, replace(machine(2), shared_memory_gib=1.0))
-    assert placed.seats[0].parts["versions"] == pytest.approx(2 * adapters) and placed.fits
-    assert "/dev/shm" in place(lora, replace(machine(2), shared_memory_gib=0.3)).problems[0]
+    placed = assign(lora, replace(machine(2), shared_memory_gib=1.0))
+    assert placed.procs[0].parts["versions"] == pytest.approx(2 * adapters) and placed.fits
+    assert "/dev/shm" in assign(lora, replace(machine(2), shared_memory_gib=0.3)).problems[0]
 
 
 def test_fine_tuning_plays_on_the_trainers_gpu_when_that_is_free() -> None:
     apart = replace(wanted(), together=False)
-    placed = place(apart, machine(1))
+    placed = assign(apart, machine(1))
     assert placed.fits and (placed.trainer_gpus, placed.generator_gpus) == ((0,), (0,))
-    assert not place(replace(apart, together=True), machine(1)).fits
+    assert not assign(replace(apart, together=True), machine(1)).fits
 
 
 def test_a_run_is_refused_before_it_starts_unless_the_check_is_off() -> None:
@@ -293,7 +295,7 @@ def test_a_refused_dry_run_has_every_problem_and_one_that_checks_no_memory_shows
     }
     made = finish_recipe(given)[0]
     small = replace(machine(2, 64.0), shared_memory_gib=4.0)
-    problems = place(wanted_of(made, QWEN["1.7B"]), small).problems
+    problems = assign(wanted_of(made, QWEN["1.7B"]), small).problems
     assert len(problems) == 3, "the trainer's GPU, vLLM's cache and /dev/shm"
     with pytest.raises(UserError) as refused:
         placement_lines(made, QWEN["1.7B"], small)

@@ -73,7 +73,7 @@ class CountThenYes(Environment[Counter]):
 
 @dataclass
 class Hall:
-    """A door without a server: the agents of these tests call their handlers directly."""
+    """An endpoint without a server: the agents of these tests call their handlers directly."""
 
     url: str = "http://nowhere"
     model: str = "policy"
@@ -119,7 +119,7 @@ def play(tokenizer, speaking):
                 sandbox=None,
                 agent=Program(),
                 name="program",
-                door=run.hall,
+                endpoint=run.hall,
                 **shared,
             )
             episode = await player.play(TASK, episode_id="e", seed=7)

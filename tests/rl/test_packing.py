@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_model import draw_samples
 
-from agentgym.rl.packing import cheapest_row_length, even_slices, pack, place, row_slices, unpack
+from agentgym.rl.packing import cheapest_row_length, even_slices, first_fit, pack, row_slices, unpack
 
 
 def test_every_token_of_every_sample_appears_exactly_once() -> None:
@@ -53,7 +53,7 @@ def test_padding_is_no_part_of_any_document() -> None:
 
 
 def test_rows_are_filled_first_fit_decreasing() -> None:
-    starts, num_rows = place([3, 6, 4, 7], row_length=10)
+    starts, num_rows = first_fit([3, 6, 4, 7], row_length=10)
     assert num_rows == 2
     assert starts == [7, 10, 16, 0]  # 7 then 3 in the first row, 6 then 4 in the second
 
@@ -75,8 +75,8 @@ def test_the_chosen_row_length_is_the_cheapest_by_trying_all() -> None:
     draw = random.Random(3)
     lengths = [draw.randint(20, 200) for _ in range(40)]
     chosen = cheapest_row_length(lengths, 512, attention_break_even=700.0)
-    costs = {n: place(lengths, n)[1] * n * (700.0 + n) for n in range(256, 513, 64)}
-    costs[chosen] = place(lengths, chosen)[1] * chosen * (700.0 + chosen)
+    costs = {n: first_fit(lengths, n)[1] * n * (700.0 + n) for n in range(256, 513, 64)}
+    costs[chosen] = first_fit(lengths, chosen)[1] * chosen * (700.0 + chosen)
     assert costs[chosen] == min(costs.values())
 
 

@@ -188,7 +188,7 @@ def agents_program(text: str) -> Any:
         generator=SpeakingGenerator(tokenizer, [f"<think>{text}</think>{text}{call_of(text)}"]),
         agent=Program(),
         name="program",
-        door=hall,
+        endpoint=hall,
     )
     episode = run_fast(player.play(given["environment"].task, episode_id="e", seed=1))
     assert episode.outcome is Outcome.INVALID, episode.error

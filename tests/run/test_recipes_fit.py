@@ -12,7 +12,7 @@ from agentgym.models.architecture import Architecture, architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.models.resolve import TINY, model_architecture
 from agentgym.planning.machine import Gpu, Machine
-from agentgym.planning.placement import Placement, place
+from agentgym.planning.placement import Placement, assign
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import wanted_of
 from agentgym.run.recipe_files import read_recipe_files
@@ -61,7 +61,7 @@ def finished(recipe: Path, claim: Claim, *tasks: Path) -> Any:
 
 def placed(recipe: Path, claim: Claim, gib: float, *tasks: Path) -> Placement:
     made = finished(recipe, claim, *tasks)
-    return place(wanted_of(made, model_of(made.model.path)), claim.machine(gib))
+    return assign(wanted_of(made, model_of(made.model.path)), claim.machine(gib))
 
 
 def model_of(path: str) -> Architecture:
@@ -78,7 +78,7 @@ def test_a_recipe_fits_on_the_machines_that_its_header_names_and_on_no_smaller_k
         if not claim.gpus:
             assert not placed(recipe, claim, claim.gib / 4).fits
             continue
-        assert {seat.gpu for seat in placement.seats} == {*range(claim.gpus)}, "each of the GPUs is used"
+        assert {proc.gpu for proc in placement.procs} == {*range(claim.gpus)}, "each of the GPUs is used"
         for smaller in KINDS[: KINDS.index(claim.gib)]:
             assert not placed(recipe, claim, smaller).fits, f"{smaller} GiB would do as well"
         if claim.presets:

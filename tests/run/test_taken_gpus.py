@@ -14,7 +14,7 @@ from agentgym.models.architecture import architecture_of, read_architecture
 from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.machine import Gpu, Machine
-from agentgym.planning.placement import Placement, Seat, Wanted, place
+from agentgym.planning.placement import Placement, PlannedProcess, Wanted, assign
 from agentgym.run import placement
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import beside_others, refuse_taken_gpus, settle_placement
@@ -22,15 +22,15 @@ from agentgym.trainer.config import TrainerConfig
 
 EMPTY = Gpu(name="H100", memory_gib=80.0, free_gib=79.0, uuid="1c")
 TAKEN = replace(EMPTY, free_gib=20.0)
-SEATS = (
-    Seat(name="trainer 0", gpu=1, parts={"weights": 10.0}),
-    Seat(name="its step 0", gpu=1, parts={"activations": 30.0}, phase="trainer"),
-    Seat(name="generator 0", gpu=1, parts={"cache": 25.0}, phase="generator"),
+PROCS = (
+    PlannedProcess(name="trainer 0", gpu=1, parts={"weights": 10.0}),
+    PlannedProcess(name="its step 0", gpu=1, parts={"activations": 30.0}, phase="trainer"),
+    PlannedProcess(name="generator 0", gpu=1, parts={"cache": 25.0}, phase="generator"),
 )
 
 
 def placed(*gpus: Gpu) -> Placement:
-    return Placement(machine=Machine(gpus=gpus), trainer_gpus=(1,), generator_gpus=(1,), seats=SEATS)
+    return Placement(machine=Machine(gpus=gpus), trainer_gpus=(1,), generator_gpus=(1,), procs=PROCS)
 
 
 def test_it_is_named_with_what_is_used_and_what_is_needed() -> None:
@@ -64,7 +64,7 @@ def test_what_is_lost_between_blocks_is_spared_where_others_hold_memory_and_auto
     for free in (79.0, 39.5, 38.0, 30.0):  # 37.2 are needed to gather once, 34.8 without
         gpu = replace(EMPTY, free_gib=free)
         try:
-            gathers[free] = beside_others(alone, place(alone, Machine(gpus=(gpu,)))).gather_weights
+            gathers[free] = beside_others(alone, assign(alone, Machine(gpus=(gpu,)))).gather_weights
         except UserError as error:
             gathers[free] = str(error)[:6]
     assert gathers == {79.0: "once", 39.5: "once", 38.0: "each", 30.0: "GPU 0:"}
@@ -76,7 +76,7 @@ def test_a_run_says_what_auto_gave_up_beside_others(monkeypatch: pytest.MonkeyPa
     model = architecture_of(RELEASED["Qwen/Qwen3-1.7B"], "Qwen3-1.7B")
     fields = ["env.name=math", "trainer={device: cuda, dtype: bfloat16, seq_len: 2048, rows_per_microbatch: 1}"]
     recipe = finish_recipe(apply_overrides({}, [*fields, "generator.device=cpu"]))[0]
-    needed = next(seat.gib for seat in place(placement.wanted_of(recipe, model), Machine(gpus=(EMPTY,))).seats)
+    needed = next(proc.gib for proc in assign(placement.wanted_of(recipe, model), Machine(gpus=(EMPTY,))).procs)
     notes: list[str] = []
     for free in (needed + 0.1, 79.0):
         gpu = replace(EMPTY, free_gib=free)

@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.runs import liveness as module
-from agentgym.runs.heartbeat import BEAT_BYTES, Heartbeat, place
+from agentgym.runs.heartbeat import BEAT_BYTES, Heartbeat, process_space
 from agentgym.runs.liveness import Pulse, liveness, read_pulses, why_silent
 
 PROGRAM = """
@@ -186,7 +186,14 @@ def test_a_heartbeat_leaves_the_locals_of_other_threads_to_them(tmp_path: Path) 
 
 
 def _beat(logs: Path, name: str, **values: object) -> None:
-    record = {"name": name, "pid": os.getpid(), "place": place(), "time": time.time(), "cpu_percent": 50.0, "busy": []}
+    record = {
+        "name": name,
+        "pid": os.getpid(),
+        "place": process_space(),
+        "time": time.time(),
+        "cpu_percent": 50.0,
+        "busy": [],
+    }
     (logs / f"{name}.beat").write_text(json.dumps({**record, **values}))
 
 
@@ -215,12 +222,12 @@ def test_the_run_in_one_sentence(tmp_path: Path) -> None:
     held = [{"thread": "main", "frames": [["reply (my_env.py:7)", 31.0, 31.0]]}]
     _beat(logs, "controller", busy=held, cpu_percent=0.0, loop="main", loop_silence_s=31.0)
     assert "the controller" in liveness(tmp_path).text and "waiting in reply (my_env.py:7)" in liveness(tmp_path).text
-    _beat(logs, "controller", place="another host", time=time.time() - 40)
+    _beat(logs, "controller", process_space="another host", time=time.time() - 40)
     assert liveness(tmp_path).text.startswith(f"the controller, process {os.getpid()}, is stuck in native code")
 
 
 def test_a_process_elsewhere_is_judged_by_its_heartbeat_alone() -> None:
-    far = Pulse(name="trainer", pid=1, place="another host", age_s=1.0, cpu_percent=90.0)
+    far = Pulse(name="trainer", pid=1, process_space="another host", age_s=1.0, cpu_percent=90.0)
     assert why_silent(far) == ""
     assert why_silent(replace(far, cpu_percent=0.0)) == "using no CPU"
 

@@ -191,7 +191,7 @@ def group_of(*cores: int) -> EngineGroup:
 
 
 async def place(group: EngineGroup) -> str:
-    member = await group._place(0.0)
+    member = await group._assign(0.0)
     member.num_starting += 1
     return member.url.removeprefix("tcp://").removesuffix(":2375")
 

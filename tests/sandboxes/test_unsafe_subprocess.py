@@ -97,7 +97,7 @@ async def test_close_leaves_no_folder_behind() -> None:
     await backend.start()
     await until(lambda: backend.metrics()["sandbox/containers_spare"] >= 2)
     assert backend._pool is not None
-    folders = [Path(box.place.folder) for box in backend._pool._spares]
+    folders = [Path(box.enclosure.folder) for box in backend._pool._spares]
     assert len(folders) == 2 and all(folder.is_dir() for folder in folders)
     await backend.close()
     await backend.close()

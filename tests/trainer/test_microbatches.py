@@ -95,11 +95,11 @@ def test_parts_have_the_wanted_entries_of_their_rows() -> None:
     for number, part in enumerate(parts):
         assert torch.equal(part.token_ids, batch.token_ids[number::2])
         assert torch.equal(part.labels, batch.labels[number::2][batch.loss_mask[number::2]])
-        assert torch.equal(part.labels, batch.labels.flatten()[part.places])
-        assert torch.equal(part.token_ids.flatten()[part.entries], batch.token_ids.flatten()[part.places])
-        assert torch.equal(part.columns["advantages"], batch.advantages.flatten()[part.places])
-    places = torch.cat([part.places for part in parts])
-    assert sorted(places.tolist()) == batch.loss_mask.flatten().nonzero()[:, 0].tolist()
+        assert torch.equal(part.labels, batch.labels.flatten()[part.batch_entries])
+        assert torch.equal(part.token_ids.flatten()[part.entries], batch.token_ids.flatten()[part.batch_entries])
+        assert torch.equal(part.columns["advantages"], batch.advantages.flatten()[part.batch_entries])
+    batch_entries = torch.cat([part.batch_entries for part in parts])
+    assert sorted(batch_entries.tolist()) == batch.loss_mask.flatten().nonzero()[:, 0].tolist()
 
 
 def test_what_is_sent_together_is_taken_apart_again() -> None:

@@ -186,7 +186,7 @@ def test_a_checksum_is_the_same_however_many_lines_are_summed_at_a_time(monkeypa
     data = torch.randint(256, (8 * ALIGNMENT,), dtype=torch.uint8)
     words = [int.from_bytes(data[at : at + 4].tolist(), "little", signed=True) for at in range(0, len(data), 4)]
     width = ALIGNMENT // 4
-    columns = sum((2 * place + 1) * sum(words[place::width]) for place in range(width))
+    columns = sum((2 * listens_at + 1) * sum(words[listens_at::width]) for listens_at in range(width))
     of_lines = sum((2 * line + 1) * sum(words[line * width : (line + 1) * width]) for line in range(8))
     monkeypatch.setattr("agentgym.weights.flat.SUMMED_LINES", lines)
     assert checksum(data) == columns % 2**64 ^ of_lines % 2**64 << 64
@@ -213,7 +213,7 @@ def test_a_request_does_not_wait_for_the_acknowledgement_of_the_greeting() -> No
     listening = Listening(LOOPBACK, b"secret", lambda line: line.close())
     with (
         closing(listening),
-        connect(listening.place, b"secret") as line,
+        connect(listening.listens_at, b"secret") as line,
         socket.socket(fileno=os.dup(line.fileno())) as own,
     ):
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -209,8 +209,8 @@ def _idle(busy: float) -> float:
 
 def _most_gib(split: Split) -> float:
     """Memory of the fullest GPU, or of the host where there is no GPU."""
-    seats = split.placement.seats
-    return max(peak([seat for seat in seats if seat.gpu == gpu]) for gpu in {seat.gpu for seat in seats})
+    procs = split.placement.procs
+    return max(peak([proc for proc in procs if proc.gpu == gpu]) for gpu in {proc.gpu for proc in procs})
 
 
 def _as_json(split: Split) -> dict[str, object]:

@@ -15,13 +15,13 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def uniforms(seeds_B: npt.NDArray[np.uint64], places_B: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def uniforms(seeds_B: npt.NDArray[np.uint64], positions_B: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """One number in [0, 1) per sequence: a hash of its seed and of how many tokens it has sampled.
 
     Counter-based, so that what else runs in the batch can't change it. 48 bits: with all 53, the largest
     number times a sum could round up to the sum. Source of the hash: SplitMix64 (Steele et al., 2014).
     """
-    counters = _mixed(seeds_B) + places_B.astype(np.uint64) * _GOLDEN
+    counters = _mixed(seeds_B) + positions_B.astype(np.uint64) * _GOLDEN
     return (_mixed(counters) >> np.uint64(16)).astype(np.float64) * 2.0**-48
 
 

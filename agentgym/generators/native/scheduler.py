@@ -72,7 +72,7 @@ class Scheduler:
             "generator/decode_s": totals.decode_s,
             "generator/running": self.num_running,
             "generator/waiting": self.num_waiting,
-            "generator/places": self._max_batch,
+            "generator/slots": self._max_batch,
             "generator/kv_share": self._table.share,
             "generator/evicted_tokens_total": self._table.evicted,
         }

@@ -172,7 +172,7 @@ class VllmEngine:
             "generator/paused_s": self._paused_s,
             "generator/running": running,
             "generator/waiting": len(self._running) - running,
-            "generator/places": self._slots.limit,
+            "generator/slots": self._slots.limit,
             "generator/kv_share": self._slots.kv_share,
             "generator/preempted_total": self._num_preempted,
             "generator/cuts_total": self._slots.num_cuts,

@@ -38,12 +38,12 @@ class BenchmarkPackage:
         """
         if path is None:
             spec = importlib.util.find_spec(name)
-            places = list(spec.submodule_search_locations or ()) if spec else []
-            if not places:
+            folders = list(spec.submodule_search_locations or ()) if spec else []
+            if not folders:
                 raise UserError(
                     f"{environment}: the package {name!r} is not installed. {requirements}; or give `path`, its folder"
                 )
-            folder = Path(places[0])
+            folder = Path(folders[0])
         else:
             given = Path(path).expanduser()
             folder = given if given.name == name else given / name
@@ -60,7 +60,7 @@ class BenchmarkPackage:
         with _IMPORTING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of another author's code
             for inner in ("", *skip):
-                self._place(inner)
+                self._import_inner(inner)
             try:
                 return [importlib.import_module(f"{self.name}.{name}") for name in names]
             except ImportError as error:
@@ -79,16 +79,16 @@ class BenchmarkPackage:
             )
         return path
 
-    def _place(self, inner: str) -> None:
+    def _import_inner(self, inner: str) -> None:
         """Enter a package into `sys.modules` with its folder alone."""
         name = f"{self.name}.{inner}" if inner else self.name
         folder = str(self.folder.joinpath(*inner.split("."))) if inner else str(self.folder)
         there = sys.modules.get(name)
         if there is not None:
-            places = [str(Path(place).resolve()) for place in getattr(there, "__path__", ())]
-            if folder not in places:
+            folders = [str(Path(one).resolve()) for one in getattr(there, "__path__", ())]
+            if folder not in folders:
                 raise UserError(
-                    f"{self.environment}: {name} was imported from {', '.join(places)} in this process already, not "
+                    f"{self.environment}: {name} was imported from {', '.join(folders)} in this process already, not "
                     f"from {folder}; leave out `path`, or begin another process"
                 )
             return

@@ -115,7 +115,7 @@ def _telling_inputs(rng: random.Random, steps: tuple[Step, ...], count: int) -> 
     found: list[tuple[int, ...]] = []
     for _ in range(12 * count):
         numbers = _draw_numbers(rng, low=-4, high=9, shortest=4, longest=6)
-        if numbers not in found and _tells(steps, numbers):
+        if numbers not in found and _discriminates(steps, numbers):
             found.append(numbers)
         if len(found) == count:
             return tuple(found)
@@ -126,12 +126,12 @@ def _hidden_inputs(rng: random.Random, steps: tuple[Step, ...]) -> tuple[tuple[i
     """Six inputs, the empty list among them; at least two must distinguish every step."""
     drawn = [_draw_numbers(rng, low=-9, high=12, shortest=3, longest=9) for _ in range(5)]
     results = [run_steps(steps, list(numbers)) for numbers in drawn]
-    if sum(_tells(steps, numbers) for numbers in drawn) < 2 or len({tuple(r) for r in results}) < 4:
+    if sum(_discriminates(steps, numbers) for numbers in drawn) < 2 or len({tuple(r) for r in results}) < 4:
         return None
     return (*drawn, ())
 
 
-def _tells(steps: tuple[Step, ...], numbers: tuple[int, ...]) -> bool:
+def _discriminates(steps: tuple[Step, ...], numbers: tuple[int, ...]) -> bool:
     result = run_steps(steps, list(numbers))
     if not result or max(map(abs, result)) > _LARGEST:
         return False

@@ -154,11 +154,11 @@ def _called(name: str, numbers: list[Fraction]) -> Fraction:
         raise CannotCalculate(f"{name} does not take {len(numbers)} numbers") from None
 
 
-def _round(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
+def _round(number: Fraction, decimals: Fraction = Fraction(0)) -> Fraction:
     """Half away from zero, as at school."""
-    if places.denominator != 1 or not 0 <= places <= 20:
+    if decimals.denominator != 1 or not 0 <= decimals <= 20:
         raise CannotCalculate("round takes 0 to 20 places")
-    scale = 10 ** int(places)
+    scale = 10 ** int(decimals)
     size = Fraction(math.floor(abs(number) * scale + Fraction(1, 2)), scale)
     return -size if number < 0 else size
 

@@ -47,8 +47,8 @@ _NOT_BEFORE: Final = frozenset(("than", "times"))  # more than 4; but `4 times` 
 _SHORT_WORDS: Final = frozenset(
     ("a", "an", "as", "at", "be", "by", "he", "in", "is", "it", "my", "of", "on", "so", "we")
 )
-_BEHIND = "st nd rd th am pm sq cu mph kph kB MB GB TB US USD EUR GBP Rs"
-_SUFFIXES: Final = frozenset(_BEHIND.split())
+_FOLLOWING = "st nd rd th am pm sq cu mph kph kB MB GB TB US USD EUR GBP Rs"
+_SUFFIXES: Final = frozenset(_FOLLOWING.split())
 _SINGLE_UNITS: Final = frozenset("mgshlLCFKNJWV")
 
 _EQUALS: Final = re.compile(r"=|\\approx\b")

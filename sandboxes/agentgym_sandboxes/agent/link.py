@@ -3,9 +3,9 @@
 What a solution hands over is lowered once, here, into plain values. What stays live: functions, iterators, and
 instances of its own classes; of a subclass of a builtin type, only where the tests made such an object themselves.
 
-A question is [place, operation, args, kwargs]; while one side waits for its answer, it answers the other's
+A question is [index, operation, args, kwargs]; while one side waits for its answer, it answers the other's
 questions. Arguments that were changed in place are changed on the asking side too. Everything that arrives is
-taken for plain values, places and names; what is anything else ends the conversation.
+taken for plain values, indices and names; what is anything else ends the conversation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Callable, Optional, cast
 
 from . import arrays, operations, subclassed, values
 from .channel import Channel, TooMuch
-from .raising import Relayed, arguments, crossing_name, library_name, made_class, members, parents, refused, tell
+from .raising import Relayed, arguments, crossing_name, library_name, made_class, members, parents, refused, relayed
 from .remote import MADE, READ, RETURNED, Proxy
 from .source import MAX_MESSAGE
 from .values import NotPlain, Reader, Tree, Writer
 
-ENTRY, NAMES, ROOT = 0, 1, 2  # places that a solution's side has from the start
+ENTRY, NAMES, ROOT = 0, 1, 2  # indices that a solution's side has from the start
 Lend = Callable[[object], Optional[frozenset[str]]]
 
 
@@ -52,37 +52,37 @@ class Link:
         self._live: set[type] = set()  # of what the tests made
         self._held: list[object] = []  # and kept alive, so that no id is used again
         self._may: list[frozenset[str]] = []
-        self._places: dict[object, int] = {}
+        self._indices: dict[object, int] = {}
         self._proxies: dict[int, Proxy] = {}
         self._again: dict[int, Proxy] = {}  # for objects that the tests made, handed back
         self._classes: dict[int, type] = {}
-        self._class_places: dict[type, int] = {}
+        self._class_indices: dict[type, int] = {}
         self.gone = ""
 
     def hold(self, value: object, may: frozenset[str] = _EVERYTHING) -> int:
-        """The place of an object, which stays the same."""
+        """The index of an object, which stays the same."""
         key: object = id(value)
         if type(value) is MethodType:  # a new object at every look-up
             key = (id(value.__self__), id(value.__func__))
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = len(self._held)
+        index = self._indices.get(key)
+        if index is None:
+            index = self._indices[key] = len(self._held)
             self._held.append(value)
             self._may.append(may)
-        return place
+        return index
 
-    def proxy(self, place: int, kind: str, *, is_class: bool = False, base: type | None = None) -> Proxy:
+    def proxy(self, index: int, kind: str, *, is_class: bool = False, base: type | None = None) -> Proxy:
         """The proxy of the other side's object, always the same."""
-        found = self._proxies.get(place)
+        found = self._proxies.get(index)
         if found is None:
-            found = self._proxies[place] = Proxy(self, place, kind, self._rank, is_class=is_class, base=base)
+            found = self._proxies[index] = Proxy(self, index, kind, self._rank, is_class=is_class, base=base)
         return found
 
-    def _returned(self, place: int, kind: str, base: type | None) -> Proxy:
+    def _returned(self, index: int, kind: str, base: type | None) -> Proxy:
         """The proxy of an object that was handed over: of one that the tests made, another proxy, not theirs."""
-        found = self.proxy(place, kind, base=base)
+        found = self.proxy(index, kind, base=base)
         if found._rank > self._rank:
-            found = self._again.setdefault(place, Proxy(self, place, kind, self._rank, base=base))
+            found = self._again.setdefault(index, Proxy(self, index, kind, self._rank, base=base))
         return found
 
     def ask(self, proxy: Proxy, op: str, *args: object, **kwargs: object) -> Any:
@@ -91,7 +91,7 @@ class Link:
             raise Gone
         shared: list[object] = []
         writer = Writer(shared, self._give)
-        question = [proxy._place, op, writer.tree(args), writer.tree(tuple(kwargs.items()))]
+        question = [proxy._index, op, writer.tree(args), writer.tree(tuple(kwargs.items()))]
         try:
             self._channel.send(question)
             reply = self._await_reply()
@@ -138,22 +138,22 @@ class Link:
         if kind == "stop" and op == "next":
             return Relayed(StopIteration(reader.read(content[0])))
         message, found_class, args, attributes = content[0], *(reader.read(tree) for tree in content[1:])
-        return tell(message, found_class, args, attributes)
+        return relayed(message, found_class, args, attributes)
 
     def _change(self, shared: list[object], changes: list[Any]) -> None:
         """Change our containers as the other side changed its copies."""
         reader = Reader(shared, self._take)
-        for place, tree in changes:
-            if tree[0] not in values.MUTABLE or type(place) is not int or place < 0:
+        for index, tree in changes:
+            if tree[0] not in values.MUTABLE or type(index) is not int or index < 0:
                 raise ValueError("no change of a container")
-            reader.fill(shared[place], tree)
+            reader.fill(shared[index], tree)
 
     def _answer(self, question: list[Any]) -> list[Any]:
-        place, op, args, kwargs = question
+        index, op, args, kwargs = question
         shared: list[object] = []
         reader, writer = Reader(shared, self._take), Writer(shared, self._give)
         try:
-            if op not in self._may[place]:
+            if op not in self._may[index]:
                 refusal = AttributeError if op == "getattr" else TypeError  # `functools.wraps` bears that
                 raise refusal(f"an object of the tests can't be used that way: {op}")
             given = cast("tuple[object, ...]", reader.read(args))
@@ -166,7 +166,7 @@ class Link:
             return [*self._relayed(error, writer), []]
         reply: list[Any]
         try:
-            found = operations.perform(self._held[place], op, given, named)
+            found = operations.perform(self._held[index], op, given, named)
             if op == "make":
                 self._live.add(type(found))
             # Changes first: a container that is new on both sides gets its number in the order of reading.
@@ -193,10 +193,10 @@ class Link:
 
     def _changes(self, shared: list[object], before: list[str], writer: Writer) -> list[list[Tree]]:
         changes: list[list[Tree]] = []
-        for place, text in enumerate(before):
-            tree = writer.content(shared[place])
+        for index, text in enumerate(before):
+            tree = writer.content(shared[index])
             if values.text(tree) != text:
-                changes.append([place, tree])
+                changes.append([index, tree])
         return changes
 
     def _relayed(self, error: BaseException, writer: Writer, depth: int = 0) -> list[Any]:
@@ -216,8 +216,8 @@ class Link:
     def _class_tree(self, kind: type) -> Tree:
         if getattr(builtins, kind.__name__, None) is kind:
             return ["type", crossing_name(kind)]
-        if kind in self._class_places:
-            return ["o", self._class_places[kind]]
+        if kind in self._class_indices:
+            return ["o", self._class_indices[kind]]
         bases = cast("list[Tree]", [self._class_tree(base) for base in parents(kind)])
         return ["e", self.hold(kind), library_name(kind), *bases]
 
@@ -225,7 +225,7 @@ class Link:
         """The tree of what is not of exactly a plain type."""
         kind = type(value)
         if kind is Proxy and value._link is self:  # type: ignore[attr-defined]
-            return ["o", value._place]  # type: ignore[attr-defined]
+            return ["o", value._index]  # type: ignore[attr-defined]
         if isinstance(value, type) and issubclass(value, BaseException):
             return self._class_tree(value)
         if kind is Relayed:
@@ -256,23 +256,23 @@ class Link:
         if tag == "named":
             return subclassed.build_named(*map(reader.value, items))
         if tag == "told":
-            return tell(items[0], *map(reader.value, items[1:])).error
-        place = items[0]
-        if type(place) is not int or place < 0:
-            raise ValueError("a place is a whole number")
+            return relayed(items[0], *map(reader.value, items[1:])).error
+        index = items[0]
+        if type(index) is not int or index < 0:
+            raise ValueError("an index is a whole number")
         if tag == "o":
-            return self._held[place]
+            return self._held[index]
         if tag == "h" and type(items[1]) is str:
             base = subclassed.NAMES[cast(str, items[2])] if len(items) > 2 and self._rank != READ else None
-            return self._returned(place, items[1][:100], base)
+            return self._returned(index, items[1][:100], base)
         if tag == "w":
-            return self._waiting(self.proxy(place, "coroutine"))
+            return self._waiting(self.proxy(index, "coroutine"))
         if tag == "e":
-            if place not in self._classes:
+            if index not in self._classes:
                 bases = [reader.value(base) for base in items[2:]]
-                made = self._classes[place] = made_class(items[1], bases)
-                self._class_places[made] = place
-            return self._classes[place]
+                made = self._classes[index] = made_class(items[1], bases)
+                self._class_indices[made] = index
+            return self._classes[index]
         raise ValueError(f"no such tag: {tag[:20]!r}")
 
     async def _waiting(self, proxy: Proxy) -> object:

@@ -85,7 +85,7 @@ def members(error: BaseException) -> list[tuple[str, object]]:
     return found
 
 
-def tell(message: object, kind: object, args: Any, attributes: object) -> Relayed:
+def relayed(message: object, kind: object, args: Any, attributes: object) -> Relayed:
     """The exception to raise. Raises TypeError or ValueError for what is none."""
     if type(message) is not str or not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise ValueError("no exception")

@@ -34,13 +34,13 @@ class Proxy:
     base: the builtin type that the object's type is a subclass of.
     """
 
-    __slots__ = ("_base", "_is_class", "_kind", "_link", "_place", "_rank", "_read")
+    __slots__ = ("_base", "_index", "_is_class", "_kind", "_link", "_rank", "_read")
 
     def __init__(
-        self, link: Asked, place: int, kind: str, rank: int, *, is_class: bool = False, base: type | None = None
+        self, link: Asked, index: int, kind: str, rank: int, *, is_class: bool = False, base: type | None = None
     ) -> None:
         for name, value in (
-            ("_link", link), ("_place", place), ("_kind", kind), ("_rank", rank), ("_is_class", is_class),
+            ("_link", link), ("_index", index), ("_kind", kind), ("_rank", rank), ("_is_class", is_class),
             ("_base", base), ("_read", {}),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
@@ -59,7 +59,7 @@ class Proxy:
 
     def _same(self, found: object) -> object:
         """Itself, when that is what it answered with."""
-        return self if type(found) is Proxy and found._place == self._place else found
+        return self if type(found) is Proxy and found._index == self._index else found
 
     def __getattr__(self, name: str) -> Any:
         if not operations.is_public(name):
@@ -89,7 +89,7 @@ class Proxy:
 
     def __iter__(self) -> Iterator[object]:
         if self._rank != READ:
-            return self._tell("iter")  # type: ignore[no-any-return]
+            return self._ask_revealing("iter")  # type: ignore[no-any-return]
         if "iter" not in self._read:
             found = self._same(self._link.ask(self, "iter"))
             self._read["iter"] = None if found is self else _Reading(cast("Iterator[object]", found))
@@ -115,7 +115,7 @@ class Proxy:
         return self._read["items"]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return len(self._items()) if self._rank == READ else self._tell("len")
+        return len(self._items()) if self._rank == READ else self._ask_revealing("len")
 
     def __getitem__(self, key: Any) -> object:
         return self._items()[key] if self._rank == READ else self._link.ask(self, "getitem", key)
@@ -125,7 +125,7 @@ class Proxy:
 
     def __bool__(self) -> bool:
         if self._rank != READ:
-            return self._tell("bool")  # type: ignore[no-any-return]
+            return self._ask_revealing("bool")  # type: ignore[no-any-return]
         try:
             return bool(self._items())
         except TypeError:
@@ -134,7 +134,7 @@ class Proxy:
     def _ask(self, op: str, *args: object) -> Any:
         return self._link.ask(self, op, *args)
 
-    def _tell(self, op: str, *args: object) -> Any:
+    def _ask_revealing(self, op: str, *args: object) -> Any:
         """An answer that reveals how far a difference is from zero."""
         if self._rank <= READ:
             raise refused(TypeError(f"{op!r} is not asked of a <{self._kind}> that is taken for a value"))
@@ -251,7 +251,7 @@ def _define(ask: str, op: str) -> None:
 
 
 for _op in operations.NUMERIC:
-    _define("_tell", _op)
+    _define("_ask_revealing", _op)
 for _op in ("str", "repr", "format"):
     _define("_once", _op)
 for _op in ("setattr", "delattr", "setitem", "delitem", "copy"):

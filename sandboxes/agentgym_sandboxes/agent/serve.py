@@ -75,7 +75,7 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
 
     The answer is what it returned, raised, or returned that does not cross; then the arguments, when asked for.
     """
-    args, kwargs, as_list, tell_args = question
+    args, kwargs, as_list, returns_args = question
     reader = values.Reader()
     try:
         given = reader.value(args)
@@ -83,7 +83,7 @@ def answer(entry: Entry, question: list[Any]) -> list[Any]:
         if as_list and hasattr(type(found), "__next__"):
             found = list(found)  # type: ignore[call-overload]
         frame: list[Any] = ["r", _data(found)]
-        return [*frame, _left(given)] if tell_args else frame
+        return [*frame, _left(given)] if returns_args else frame
     except values.NotPlain as error:
         return ["n", error.kind]
     except BaseException as error:

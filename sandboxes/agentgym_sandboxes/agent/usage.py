@@ -30,8 +30,8 @@ def makes_objects(nodes: list[ast.AST], names: set[str], *, is_class: bool = Tru
         target.id
         for node in nodes
         if isinstance(node, (ast.Assign, ast.NamedExpr, ast.AnnAssign)) and node.value and _calls(node.value, names)
-        for place in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        for target in ast.walk(place)
+        for target_node in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for target in ast.walk(target_node)
         if isinstance(target, ast.Name)
     }  # fmt: skip
     return any(

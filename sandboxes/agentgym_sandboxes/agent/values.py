@@ -39,7 +39,7 @@ class NotPlain(TypeError):
 class Writer:
     """Makes trees of values of exactly the types of the codec: a subclass could bring an `__eq__` of its own.
 
-    shared: None, or a list of the containers that both sides know: one that is in it is written as its place
+    shared: None, or a list of the containers that both sides know: one that is in it is written as its index
     in it, and one that is new is added. So the same list twice stays one list. foreign: makes the tree of a value
     of another type, of the writer, the value and its depth; without it such a value is refused.
     """
@@ -49,7 +49,7 @@ class Writer:
     ) -> None:
         self.shared = shared
         self._foreign = foreign
-        self._places = {} if shared is None else {id(held): place for place, held in enumerate(shared)}
+        self._indices = {} if shared is None else {id(held): index for index, held in enumerate(shared)}
 
     def tree(self, value: object, depth: int = 0) -> Tree:
         """The tree of a value. Raises NotPlain."""
@@ -63,10 +63,10 @@ class Writer:
         if kind not in _CONTAINERS:
             return self._other(value, kind, depth)
         if self.shared is not None and kind in _SHARED:
-            place = self._places.get(id(value))
-            if place is not None:
-                return ["&", place]
-            self._places[id(value)] = len(self.shared)
+            index = self._indices.get(id(value))
+            if index is not None:
+                return ["&", index]
+            self._indices[id(value)] = len(self.shared)
             self.shared.append(value)
         return self.content(value, depth)
 
@@ -241,7 +241,7 @@ def _bytes(data: Tree) -> bytes:
 
 def _whole(number: Tree) -> int:
     if type(number) is not int or number < 0:
-        raise ValueError("a place is a whole number")
+        raise ValueError("an index is a whole number")
     return number
 
 

@@ -14,7 +14,7 @@ from agentgym.errors import InfraError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.bubblewrap.cgroups import find_parent, remove_stale
 from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
-from agentgym_sandboxes.bubblewrap.place import BubblewrapPlace, Setting, mount_command
+from agentgym_sandboxes.bubblewrap.enclosure import BubblewrapEnclosure, Setting, mount_command
 from agentgym_sandboxes.bubblewrap.trial import try_walls
 from agentgym_sandboxes.host.command import run_command
 from agentgym_sandboxes.host.seccomp_filter import filter_program
@@ -83,9 +83,9 @@ class BubblewrapBackend(LocalBackend):
         )
         return self._setting.python.path
 
-    def _new_place(self) -> BubblewrapPlace:
+    def _new_enclosure(self) -> BubblewrapEnclosure:
         try:
-            return BubblewrapPlace(self._ready())
+            return BubblewrapEnclosure(self._ready())
         except OSError as error:
             raise SandboxUnavailable(f"no control group could be made: {error}") from error
 

@@ -25,7 +25,7 @@ from agentgym_sandboxes.host.reaper import is_forgotten, is_orphan
 log = logging.getLogger(__name__)
 
 MAX_CONTAINERS_PER_ENGINE = 4  # by default
-PLACE_AGAIN_S = 0.1
+ASSIGN_AGAIN_S = 0.1
 
 
 class EngineGroup:
@@ -118,7 +118,7 @@ class EngineGroup:
         Raises SandboxUnavailable with each engine's last error when there is none, InfraError when the start
         failed.
         """
-        member = await self._place(wait_s)
+        member = await self._assign(wait_s)
         engine, facts = member.engine, member.facts
         assert engine is not None and facts is not None
         member.num_starting += 1
@@ -218,7 +218,7 @@ class EngineGroup:
             return f"of {owned.owner}, which is gone"
         return "that never ran for long" if is_forgotten(owned.state, owned.age_s) else ""
 
-    async def _place(self, wait_s: float) -> Member:
+    async def _assign(self, wait_s: float) -> Member:
         """The engine to start on."""
         end_s = time.monotonic() + wait_s
         while True:
@@ -227,7 +227,7 @@ class EngineGroup:
                 return min(ready, key=lambda member: member.load)
             if time.monotonic() >= end_s:
                 raise self._none_ready()
-            await asyncio.sleep(PLACE_AGAIN_S)
+            await asyncio.sleep(ASSIGN_AGAIN_S)
 
     def _none_ready(self) -> SandboxUnavailable:
         troubles = [member.trouble for member in self.members]

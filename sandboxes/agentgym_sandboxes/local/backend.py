@@ -16,7 +16,7 @@ from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.host.backend import NOT_STARTED, OTHER_LOOP, AgentBackend, Answer, read_answer
 from agentgym_sandboxes.local.box import Box, BoxGone
 from agentgym_sandboxes.local.call import Call, operations
-from agentgym_sandboxes.local.place import Place
+from agentgym_sandboxes.local.enclosure import Enclosure
 from agentgym_sandboxes.local.pool import Pool
 
 
@@ -54,7 +54,7 @@ class LocalBackend(AgentBackend):
         """Make ready what every box needs; the Python to run. Raises SandboxUnavailable."""
 
     @abstractmethod
-    def _new_place(self) -> Place:
+    def _new_enclosure(self) -> Enclosure:
         """Where the next box runs."""
 
     def supports(self, spec: SandboxSpec) -> bool:
@@ -64,7 +64,7 @@ class LocalBackend(AgentBackend):
         config, python = self._config, await self._prepare()
 
         async def start_box() -> Box:
-            return await Box.start(self._new_place(), python, config.start_timeout_s)
+            return await Box.start(self._new_enclosure(), python, config.start_timeout_s)
 
         pool = Pool(
             start_box,

@@ -17,7 +17,7 @@ from typing import TypedDict
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
 from agentgym_sandboxes.agent.job import Hit
 from agentgym_sandboxes.host.bundle import agent_argument
-from agentgym_sandboxes.local.place import Place
+from agentgym_sandboxes.local.enclosure import Enclosure
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class End(TypedDict):
 class Box:
     """One waiting process. `start` makes one; `order` begins its only call; `end` leaves nothing of it."""
 
-    def __init__(self, place: Place, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        self.place = place
+    def __init__(self, enclosure: Enclosure, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.enclosure = enclosure
         self.start_s = 0.0
         self._process = process
         self._control = control
@@ -56,33 +56,33 @@ class Box:
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    async def start(cls, place: Place, python: str, timeout_s: float) -> Box:
+    async def start(cls, enclosure: Enclosure, python: str, timeout_s: float) -> Box:
         """Start one and wait until it is ready. Raises SandboxUnavailable with what it printed."""
         began_s = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         errors = os.memfd_create("errors")
         try:
             argument = agent_argument("solo")
-            command, fds = place.command([python, "-s", "-c", argument, str(theirs.fileno())], theirs.fileno())
+            command, fds = enclosure.command([python, "-s", "-c", argument, str(theirs.fileno())], theirs.fileno())
             # From this thread, which outlives it: bubblewrap's children die with the thread that started them.
             process = subprocess.Popen(  # noqa: ASYNC220
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env=dict(place.env),
-                cwd=place.folder,
+                env=dict(enclosure.env),
+                cwd=enclosure.folder,
                 pass_fds=fds,
                 start_new_session=True,  # a Ctrl-C is for the owner, who ends them in order
             )
         except OSError as error:
             ours.close()
             os.close(errors)
-            place.remove()
+            enclosure.remove()
             raise SandboxUnavailable(f"a sandbox could not be started: {error}") from error
         finally:
             theirs.close()
-        box = cls(place, process, ours)
+        box = cls(enclosure, process, ours)
         try:
             async with asyncio.timeout(timeout_s):
                 hello = await box._first_message()
@@ -135,7 +135,7 @@ class Box:
             if on_end is not None:
                 on_end(None)
             self._loop.remove_reader(self._control)
-            self.place.kill(self._process.pid)
+            self.enclosure.kill(self._process.pid)
             self._ending = asyncio.create_task(self._vanish())
         return await asyncio.shield(self._ending)
 
@@ -157,12 +157,12 @@ class Box:
         return await first
 
     async def _vanish(self) -> bool:
-        """Wait for the process, then for the rest of its place."""
+        """Wait for the process, then for the rest of its enclosure."""
         try:
             await self._wait_for_process()
             self._control.close()
             deadline_s, pause_s = time.monotonic() + PATIENCE_S, 0.001
-            while not self.place.remove():
+            while not self.enclosure.remove():
                 if time.monotonic() > deadline_s:
                     log.error("a sandbox could not be removed: process %d", self._process.pid)
                     return False

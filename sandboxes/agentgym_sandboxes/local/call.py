@@ -46,7 +46,7 @@ class Call:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         for box in boxes:
-            box.place.limit(limits)
+            box.enclosure.limit(limits)
 
     async def run(self) -> Frame:
         """The answer, once nothing of the call is alive.
@@ -147,7 +147,7 @@ class Call:
         return "signal" if number is not None else None
 
     def _num_oom_kills(self) -> int:
-        return sum(box.place.num_oom_kills() for box in self._boxes.values())
+        return sum(box.enclosure.num_oom_kills() for box in self._boxes.values())
 
     def _end(self, reason: str | None) -> None:
         """The first reason is kept, and the limit behind it."""
@@ -155,7 +155,7 @@ class Call:
         job.reason = job.reason or reason
         if not self._ended.done():
             if job.reason == "oom" and self._num_oom_kills():
-                memory = [used for box in self._boxes.values() if (used := box.place.memory_mib()) is not None]
+                memory = [used for box in self._boxes.values() if (used := box.enclosure.memory_mib()) is not None]
                 job.hit = Hit("memory_mib", *max(memory)) if memory else None
             if job.hit is None and job.reason is not None and job.reason != "disk_limit":
                 job.hit = hit_of(job, job.reason)

@@ -10,7 +10,7 @@ from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.local.backend import LocalBackend
 from agentgym_sandboxes.local.python import find_python
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
-from agentgym_sandboxes.unsafe_subprocess.place import SubprocessPlace
+from agentgym_sandboxes.unsafe_subprocess.enclosure import SubprocessEnclosure
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class UnsafeSubprocessBackend(LocalBackend):
         log.warning("sandbox 'unsafe_subprocess' is not a sandbox: %s", WHAT_IT_MEANS)
         return (await find_python(self.config.python)).path
 
-    def _new_place(self) -> SubprocessPlace:
+    def _new_enclosure(self) -> SubprocessEnclosure:
         try:
-            return SubprocessPlace()
+            return SubprocessEnclosure()
         except OSError as error:
             raise SandboxUnavailable(f"no folder for a call could be made: {error}") from error
 

@@ -86,7 +86,7 @@ async def play():
         async with Endpoint() as endpoint:
             player = AgentPlayer(
                 environment=environment(), scorer=Scorer([right], {"right": 1.0}), sandbox=None,
-                agent=agent, name="agent", door=endpoint, **shared,
+                agent=agent, name="agent", endpoint=endpoint, **shared,
             )  # fmt: skip
             [task] = player.environment.tasks("train")
             episode = await player.play(task, episode_id="e", seed=1)

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 from agentgym.sandbox import Limits
-from agentgym_sandboxes.local.place import environment
+from agentgym_sandboxes.local.enclosure import environment
 
 
-class SubprocessPlace:
+class SubprocessEnclosure:
     """One call's folder, removed after it."""
 
     def __init__(self) -> None:

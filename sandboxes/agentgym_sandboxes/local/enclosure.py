@@ -20,7 +20,7 @@ def environment(home: str, **more: str) -> dict[str, str]:
     }
 
 
-class Place(Protocol):
+class Enclosure(Protocol):
     """Made for one box, and removed after it."""
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentgym.sandbox import Limits, SandboxLost
 from agentgym_sandboxes.bubblewrap.cgroups import Group, Parent
-from agentgym_sandboxes.local.place import environment
+from agentgym_sandboxes.local.enclosure import environment
 from agentgym_sandboxes.local.python import Python
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ class Setting:
         return memory_mib + self.work_mib + self.tmp_mib + OVERHEAD_MIB
 
 
-class BubblewrapPlace:
+class BubblewrapEnclosure:
     """One sandbox. A shell joins the control group and then becomes bubblewrap, so nothing runs outside it."""
 
     def __init__(self, setting: Setting) -> None:
