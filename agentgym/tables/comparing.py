@@ -5,19 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.evals.compare import Comparison, Saved, TaskPair, compare, config_differences, mismatches
-from agentgym.evals.statistics import success_interval, success_share
+from agentgym.evals.compare import Comparison, Saved, compare, config_differences, mismatches
+from agentgym.evals.statistics import PairedDifference
 from agentgym.runs.records import unpack
 from agentgym.tables.episode_search import row
-from agentgym.tables.episode_table import Table
-from agentgym.tables.evaluations import difference_json, evaluations, scores_of
+from agentgym.tables.evaluations import difference_json, evaluations
 from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
 
-MAX_TASKS = 500
 MAX_WORDS = 4000
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -42,33 +41,41 @@ def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
+def comparison_json(first: Saved, second: Saved, found: Comparison) -> dict[str, Any]:
+    """What `agentgym compare --json` prints of two evaluations, and the page shows."""
+    configs = (one.folder.load_config() for one in (first, second))
+    fields = config_differences(*configs, trained=first.is_trained and second.is_trained)
+    return {
+        "first": _side(first),
+        "second": _side(second),
+        "sentence": _sentence(found.success, first.name, second.name),
+        **found_json(found),
+        "configs": [{"field": field, "first": a, "second": b} for field, a, b in fields],
+        "mismatches": mismatches(first, second),
+    }
+
+
+def found_json(found: Comparison) -> dict[str, Any]:
+    """A comparison without its sides."""
+    reward = None if found.reward is None else difference_json(found.reward)
+    return {**asdict(found), "success": difference_json(found.success), "reward": reward}
+
+
 def compare_json(first: tuple[Run, int], second: tuple[Run, int]) -> dict[str, Any]:
-    """`/api/compare`. Raises Problem for an evaluation that is not finished or shares no tasks."""
+    """`/api/compare`. keys: of the episodes of each side, by id. Raises Problem for an evaluation that is not finished
+    or shares no tasks.
+    """
     a, b = (_saved(*side) for side in (first, second))
     try:
-        found = compare(a, b)
+        made = comparison_json(a, b, compare(a, b))
     except UserError as error:
         raise Problem("conflict", str(error)) from None
-    keys = [_keys(run.episodes.read(), step) for run, step in (first, second)]
-    return {
-        "a": _side(*first),
-        "b": _side(*second),
-        "sentence": _sentence(found, a.name, b.name),
-        "clear": found.success.is_clear,
-        "success": difference_json(found.success),
-        "reward": None if found.reward is None else difference_json(found.reward),
-        "num_pairs": found.num_pairs,
-        "num_unpaired": found.num_unpaired,
-        "mismatches": mismatches(a, b),
-        "won": [_task(one, *keys) for one in found.won[:MAX_TASKS]],
-        "lost": [_task(one, *keys) for one in found.lost[:MAX_TASKS]],
-        "config": [
-            {"key": key, "a": old, "b": new}
-            for key, old, new in config_differences(
-                first[0].config(), second[0].config(), trained=a.is_trained and b.is_trained
-            )
-        ],
-    }
+    for name, (run, step) in (("first", first), ("second", second)):
+        table = run.episodes.read()
+        ids = table.columns["episode_id"]
+        keys = {ids[number]: table.key(number) for number in table.part("eval", step).rows}
+        made[name] |= {"run": run.location.id, "keys": keys}
+    return made
 
 
 def _saved(run: Run, step: int) -> Saved:
@@ -82,47 +89,16 @@ def _saved(run: Run, step: int) -> Saved:
     return saved
 
 
-def _side(run: Run, step: int) -> dict[str, Any]:
-    scores = scores_of(run.episodes.read(), step)
-    known = [value for values in scores.values() for value in values if value is not None]
-    low, high = success_interval(list(scores.values()))
-    result = run.json(f"evals/step-{step:06d}.json").get("result")
-    return {
-        "run": run.location.id,
-        "step": step,
-        "name": side_name(run, step),
-        "success": success_share(list(scores.values())),
-        "low": low,
-        "high": high,
-        "reward_mean": result.get("reward_mean") if isinstance(result, Mapping) else None,
-        "tasks": len(scores),
-        "episodes": len(known),
-    }
+def _side(saved: Saved) -> dict[str, Any]:
+    return {"name": saved.name, "folder": str(saved.folder.path), "step": saved.step, **saved.result.to_mapping()}
 
 
-def _sentence(found: Comparison, a: str, b: str) -> str:
-    one = found.success
+def _sentence(one: PairedDifference, a: str, b: str) -> str:
     interval = f"[{one.low:+.3f}, {one.high:+.3f}], paired over {one.num_tasks} tasks"
     if not one.is_clear:
         return f"No clear difference: {b} minus {a} is {one.mean:+.3f} {interval}."
     more = "more" if one.mean > 0 else "less"
     return f"{b} solves {abs(one.mean):.3f} {more} than {a} {interval}."
-
-
-def _keys(table: Table, step: int) -> dict[str, str]:
-    """The keys of an evaluation's episodes, by id."""
-    ids = table.columns["episode_id"]
-    return {ids[number]: table.key(number) for number in table.part("eval", step).rows}
-
-
-def _task(one: TaskPair, a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "task_id": one.task_id,
-        "a": f"{one.first}/{len(one.first_episodes)}",
-        "b": f"{one.second}/{len(one.second_episodes)}",
-        "a_keys": [a[name] for name in one.first_episodes if name in a],
-        "b_keys": [b[name] for name in one.second_episodes if name in b],
-    }
 
 
 def diff_json(run: Run, a: str, b: str) -> dict[str, Any]:

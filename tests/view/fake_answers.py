@@ -222,22 +222,21 @@ def time_answer() -> Answer:
 
 
 def compare() -> Answer:
-    side = {"run": RUN, "success": 0.51, "low": 0.43, "high": 0.59, "reward_mean": 0.5, "tasks": 128, "episodes": 256}
+    side = {"run": RUN, "success": 0.51, "low": 0.43, "high": 0.59, "num_tasks": 128, "keys": {"e0": "eval-0-1"}}
     won = [
         {
             "task_id": f"procedural/test/0/{i}",
-            "a": "0/2",
-            "b": "2/2",
-            "a_keys": [f"eval-0-{i + 1}"],
-            "b_keys": [f"eval-40-{i + 1}"],
+            "first": 0,
+            "second": 2,
+            "first_episodes": ["e0", "e1"],
+            "second_episodes": ["e0", "e1"],
         }
         for i in range(28)
     ]
     return {
-        "a": {**side, "step": 0, "name": "math-1 step 0"},
-        "b": {**side, "step": 40, "name": "math-1 step 40", "success": 0.66, "low": 0.58, "high": 0.74},
+        "first": {**side, "name": "math-1 step 0"},
+        "second": {**side, "name": "math-1 step 40", "success": 0.66, "low": 0.58, "high": 0.74},
         "sentence": "b solves 0.150 more [0.080, 0.220], paired over 128 tasks.",
-        "clear": True,
         "success": {
             "mean": 0.15,
             "low": 0.08,
@@ -248,6 +247,7 @@ def compare() -> Answer:
             "equal": 93,
             "p": 0.001,
             "smallest": 0.11,
+            "clear": True,
         },
         "reward": {"mean": 0.13, "low": 0.05, "high": 0.2, "n": 128},
         "num_pairs": 256,
@@ -255,7 +255,7 @@ def compare() -> Answer:
         "mismatches": ["seeds: eval.seed is 1 and 2"],
         "won": won,
         "lost": won[:7],
-        "config": [{"key": "loop.steps", "a": "40", "b": "80"}],
+        "configs": [{"field": "loop.steps", "first": "40", "second": "80"}],
     }
 
 

@@ -19,6 +19,7 @@ from agentgym.evals.diagnosis import diagnose
 from agentgym.evals.statistics import paired_difference
 from agentgym.runs.episode_index import index_path
 from agentgym.runs.folder import RunFolder
+from agentgym.tables.comparing import comparison_json
 from agentgym.tables.roots import Roots
 from agentgym.types import Group
 from agentgym.view.app import View, build_app
@@ -271,14 +272,16 @@ def test_what_broke_is_counted_by_its_source(tmp_path: Path, open_view) -> None:
 def test_two_checkpoints_compare_as_on_the_command_line(runs: Path, view: TestClient) -> None:
     found = get(view, "/api/compare?a=runs:one@0&b=runs:one")
     folder = RunFolder.open(runs / "one")
-    sides = [Saved.load(folder, step, "") for step in (0, 3)]
-    wanted = compare(*sides)
-    assert (found["success"]["mean"], found["success"]["low"]) == (wanted.success.mean, wanted.success.low)
-    assert [one["task_id"] for one in found["won"]] == [f"count-{n}" for n in range(2, 7)]
-    assert found["won"][0] == {
-        "task_id": "count-2", "a": "0/2", "b": "2/2", "a_keys": ["eval-0-5", "eval-0-6"],
-        "b_keys": ["eval-3-5", "eval-3-6"],
-    }  # fmt: skip
+    sides = [Saved.load(folder, step, f"one step {step}") for step in (0, 3)]
+    links = [found[name].pop("keys") for name in ("first", "second")]
+    assert [found[name].pop("run") for name in ("first", "second")] == ["runs:one", "runs:one"]
+    assert found == json.loads(json.dumps(comparison_json(*sides, compare(*sides))))
+    won = found["won"][0]
+    assert (won["task_id"], won["first"], won["second"]) == ("count-2", 0, 2) and len(found["won"]) == 5
+    keys = [
+        [side[one] for one in won[f"{name}_episodes"]] for name, side in zip(("first", "second"), links, strict=True)
+    ]
+    assert keys == [["eval-0-5", "eval-0-6"], ["eval-3-5", "eval-3-6"]]
     assert found["sentence"].startswith("No clear difference: one step 3 minus one step 0 is +0.625 [-0.029, +1.000]")
     assert [one["side"] for one in get(view, "/api/compare/sides")["sides"]] == ["runs:one@0", "runs:one@3"]
 

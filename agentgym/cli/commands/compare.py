@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_server_options
 from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_seed, unfinished
@@ -68,7 +68,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    from agentgym.evals.compare import compare, config_differences
+    from agentgym.evals.compare import compare
+    from agentgym.tables.comparing import comparison_json
 
     pairs = find_pairs(arguments.first, arguments.second)
     refuse_server_options([side.policy for sides in pairs for side in sides if side.policy], arguments)
@@ -80,16 +81,15 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         played = [_played(both, arguments, reporter, shell) for both in plans]
         if len(played) > 1:
             seeds = [training_seed(b) if training_seed(a) is None else training_seed(a) for a, b in pairs]
-            _show_runs(seeds, [(*both, compare(*both)) for both, _ in played], arguments, shell)
+            _show_runs(seeds, [(*both, compare(*both)) for both in played], arguments, shell)
             return 0
-        [((first, second), differs)] = played
+        [(first, second)] = played
         found = compare(first, second)
-        trained = first.is_trained and second.is_trained
-        configs = config_differences(first.folder.load_config(), second.folder.load_config(), trained=trained)
+        compared = comparison_json(first, second, found)
         if arguments.json:
-            shell.say(json.dumps(_as_json(first, second, found, configs, differs)))
+            shell.say(json.dumps({"event": "result", **compared}))
         else:
-            _show(first, second, found, configs, differs, arguments, shell)
+            _show(first, second, found, compared, arguments, shell)
             runs = {side.policy.run_dir for side in pairs[0] if side.policy}
             if len(runs - {None}) == 2:
                 shell.say(ONE_RUN.format(first=arguments.first, second=arguments.second))
@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 def _played(
     plans: tuple[Plan, Plan], arguments: argparse.Namespace, reporter: Reporter, shell: JobShell
-) -> tuple[tuple[Saved, Saved], list[str]]:
-    """Both sides, and what differs in what they played. Raises UserError where that is not allowed."""
+) -> tuple[Saved, Saved]:
+    """Both sides. Raises UserError where they played something else, and that is not allowed."""
     from agentgym.evals.compare import mismatches
     from agentgym.evals.play import cut_line
 
@@ -113,7 +113,7 @@ def _played(
             + "".join(f"\n  {line}" for line in differs)
             + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
         )
-    return (first, second), differs
+    return first, second
 
 
 def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
@@ -155,6 +155,7 @@ def _show_runs(
 ) -> None:
     """Several runs on each side: each pair's difference, and what they say of another pair's."""
     from agentgym.evals.statistics import run_difference
+    from agentgym.tables.comparing import found_json
 
     step = 1 / max(found.num_pairs for *_, found in pairs)
     success = run_difference([found.success.mean for *_, found in pairs], resolution=step)
@@ -162,7 +163,7 @@ def _show_runs(
     reward = run_difference(rewards) if len(rewards) == len(pairs) else None
     if arguments.json:
         each = [
-            {"seed": seed, "first": first.name, "second": second.name, **asdict(found)}
+            {"seed": seed, "first": first.name, "second": second.name, **found_json(found)}
             for seed, (first, second, found) in zip(seeds, pairs, strict=True)
         ]
         overall = {"success": asdict(success), "reward": reward and asdict(reward)}
@@ -192,8 +193,7 @@ def _show(
     first: Saved,
     second: Saved,
     found: Comparison,
-    configs: list[tuple[str, str, str]],
-    differs: list[str],
+    compared: Mapping[str, Any],
     arguments: argparse.Namespace,
     shell: JobShell,
 ) -> None:
@@ -202,7 +202,7 @@ def _show(
     if asked := [usage_row(one.result) for one in (first, second) if one.result.usage]:
         shell.say("")
         shell.say_table(USAGE_HEADER, asked)
-    for line in differs:
+    for line in compared["mismatches"]:
         shell.say(f"not the same: {line}")
     apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""
     shell.say(f"\n{tasks} tasks, {found.num_pairs} pairs of episodes{apart}. Second minus first:")
@@ -224,22 +224,12 @@ def _show(
     for one in (first, second):
         shell.say(("\n" if one is first else "") + f"read one: agentgym runs episodes {one.folder.path} --evals "
                   f"--step {one.step} --show EPISODE")  # fmt: skip
-    shell.say("\nthe configs differ in" if configs else "\nthe configs are the same")
-    if configs:
-        shell.say_table(("field", "first", "second"), configs)
+    fields = [tuple(one.values()) for one in compared["configs"]]
+    shell.say("\nthe configs differ in" if fields else "\nthe configs are the same")
+    if fields:
+        shell.say_table(("field", "first", "second"), fields)
 
 
 def _pair_row(pair: TaskPair) -> tuple[str, ...]:
     shares = (f"{pair.first}/{len(pair.first_episodes)}", f"{pair.second}/{len(pair.second_episodes)}")
     return (pair.task_id, *shares, ",".join(dict.fromkeys((*pair.first_episodes, *pair.second_episodes))))
-
-
-def _as_json(
-    first: Saved, second: Saved, found: Comparison, configs: list[tuple[str, str, str]], differs: list[str]
-) -> dict[str, object]:
-    sides = {
-        key: {"name": one.name, "folder": str(one.folder.path), "step": one.step, **one.result.to_mapping()}
-        for key, one in (("first", first), ("second", second))
-    }
-    fields = [{"field": field, "first": a, "second": b} for field, a, b in configs]
-    return {"event": "result", **sides, **asdict(found), "configs": fields, "mismatches": differs}

@@ -27,8 +27,9 @@ function Interval({ estimate }) {
     <text x="150" y="32" text-anchor="middle">0</text><text x="10" y="32">−${figure(reach, 2)}</text><text x="290" y="32" text-anchor="end">+${figure(reach, 2)}</text></svg>`;
 }
 
-function Attempts({ run, keys, score }) {
-  return html`<span>${score}${(keys ?? []).map((key) => html` <a href=${link("episode", { run, key })}>${harmless(key)}</a>`)}</span>`;
+function Attempts({ side, solved, episodes }) {
+  const keys = episodes.map((id) => side.keys[id]).filter(Boolean);
+  return html`<span>${solved}/${episodes.length}${keys.map((key) => html` <a href=${link("episode", { run: side.run, key })}>${harmless(key)}</a>`)}</span>`;
 }
 
 function Tasks({ title, rows, data }) {
@@ -37,22 +38,22 @@ function Tasks({ title, rows, data }) {
   return html`<section><h2>${title}: ${count(rows.length, "task")}</h2>
     <div class="scroll"><table><thead><tr><th>task</th><th>a</th><th>b</th></tr></thead><tbody>
       ${(all ? rows : rows.slice(0, SHOWN)).map((row) => html`<tr key=${row.task_id}><td class="clip" title=${harmless(row.task_id)}>${harmless(row.task_id)}</td>
-        <td><${Attempts} run=${data.a.run} keys=${row.a_keys} score=${row.a} /></td><td><${Attempts} run=${data.b.run} keys=${row.b_keys} score=${row.b} /></td></tr>`)}
+        <td><${Attempts} side=${data.first} solved=${row.first} episodes=${row.first_episodes} /></td><td><${Attempts} side=${data.second} solved=${row.second} episodes=${row.second_episodes} /></td></tr>`)}
     </tbody></table></div>${!all && rows.length > SHOWN && html`<button onClick=${() => setAll(true)}>show all ${rows.length}</button>`}</section>`;
 }
 
 function Result({ data }) {
-  const { a, b, success, reward } = data;
-  const side = (label, one) => html`<div><dt>${label}: ${harmless(one.name)}</dt><dd><${Estimate} mean=${one.success} low=${one.low} high=${one.high} n=${one.tasks} /></dd></div>`;
-  return html`<div class="verdict ${data.clear ? (success.mean > 0 ? "learning" : "not_learning") : "unclear"}"><h1>${harmless(data.sentence)}</h1>
+  const { first, second, success, reward } = data;
+  const side = (label, one) => html`<div><dt>${label}: ${harmless(one.name)}</dt><dd><${Estimate} mean=${one.success} low=${one.low} high=${one.high} n=${one.num_tasks} /></dd></div>`;
+  return html`<div class="verdict ${success.clear ? (success.mean > 0 ? "learning" : "not_learning") : "unclear"}"><h1>${harmless(data.sentence)}</h1>
       <p>${figure(success.better)} tasks better, ${figure(success.worse)} worse, ${figure(success.equal)} equal; ${count(data.num_pairs, "pair")} of episodes${data.num_unpaired ? `, ${figure(data.num_unpaired)} without a partner` : ""}${success.p === undefined || success.p === null ? "" : `; p = ${figure(success.p, 3)}`}${success.smallest ? `; a difference of ${figure(success.smallest)} could be seen` : ""}</p></div>
-    <dl class="strip">${side("a", a)}${side("b", b)}<div><dt>b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
+    <dl class="strip">${side("a", first)}${side("b", second)}<div><dt>b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
       ${reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
     <${Interval} estimate=${success} />
     ${data.mismatches.length > 0 && html`<ul class="findings" aria-label="What makes the comparison doubtful">${data.mismatches.map((text) => html`<li><span class="tag warn">differs</span>${harmless(text)}</li>`)}</ul>`}
     <div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>
-    <section><h2>Settings that differ: ${data.config.length || "none"}</h2>
-      ${data.config.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th><th>a</th><th>b</th></tr></thead><tbody>${data.config.map((row) => html`<tr key=${row.key}><td><code>${harmless(row.key)}</code></td><td><code>${harmless(String(row.a ?? "–"))}</code></td><td><code>${harmless(String(row.b ?? "–"))}</code></td></tr>`)}</tbody></table></div>`}</section>`;
+    <section><h2>Settings that differ: ${data.configs.length || "none"}</h2>
+      ${data.configs.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th><th>a</th><th>b</th></tr></thead><tbody>${data.configs.map((row) => html`<tr key=${row.field}><td><code>${harmless(row.field)}</code></td><td><code>${harmless(row.first)}</code></td><td><code>${harmless(row.second)}</code></td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 /* The curves of two runs over each other. */
