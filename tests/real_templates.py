@@ -10,6 +10,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from agentgym.testing import tool_calls
+from agentgym.text.tool_formats.base import ToolFormat
+from agentgym.tools import MalformedCall, ToolCall
+
 PLACE = Path(__file__).parent / "data" / "chat_templates" / "templates.json.gz"
 REAL: Mapping[str, str] = json.loads(gzip.decompress(PLACE.read_bytes()))
 
@@ -57,3 +61,9 @@ def trained(texts: Iterable[str], special: list[str]) -> Tokenizer:
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return tokenizer
+
+
+def told(call: ToolCall | MalformedCall, tool_format: ToolFormat) -> object:
+    """What has to survive of a call in this format."""
+    kind = type(tool_format).__name__
+    return tool_calls.as_read(call, texts_only=kind in ("QwenCoder", "Glm45"), strips=kind == "Glm45")

@@ -9,11 +9,11 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
-from fast_clock import run_fast
 from pydantic import BaseModel, Field
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.testing import run_fast
 from agentgym.tools import Toolbox, ToolCall, ToolError, ToolResult, tool
 
 

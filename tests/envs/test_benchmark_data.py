@@ -14,6 +14,7 @@ from gold import Row, measure
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.testing import play
 from agentgym_envs.agentdojo.environment import AgentDojoEnvironment
 from agentgym_envs.benchmarks.functions import NamedCall, call_message
 from agentgym_envs.bfcl.environment import BfclEnvironment
@@ -67,7 +68,7 @@ async def test_agentdojo(options: dict[str, Any]) -> None:
     assert len({key.split("/")[3] for key in row.weak}) == 5
 
 
-async def test_tau_bench_verdicts_are_those_of_its_own_environment(play) -> None:
+async def test_tau_bench_verdicts_are_those_of_its_own_environment() -> None:
     needs("tau_bench", TAU_BENCH)
     environment = TauBenchEnvironment(path=TAU_BENCH)
     cases = [environment._case_of(task) for task in environment.tasks("test")]
@@ -120,7 +121,7 @@ def variants(gold: Turns) -> dict[str, Turns]:
     }
 
 
-async def test_bfcl_verdicts_are_those_of_its_own_checker(play) -> None:
+async def test_bfcl_verdicts_are_those_of_its_own_checker() -> None:
     needs("bfcl_eval")
     environment = BfclEnvironment(categories=["base", "long_context"])
     [checker] = environment._package.modules(CHECKER)

@@ -9,6 +9,7 @@ from benchmark_packages import FILES_CLASS, user, write_bfcl
 
 from agentgym.env import EpisodeContext
 from agentgym.errors import UserError
+from agentgym.testing import play
 from agentgym_envs.benchmarks.functions import call_message
 from agentgym_envs.bfcl.environment import BfclEnvironment
 
@@ -31,7 +32,7 @@ def made(folder: Path, *entries, category: str = "base") -> tuple[BfclEnvironmen
     return environment, sorted(environment.tasks("test"), key=lambda task: task.task_id)
 
 
-async def test_gold_succeeds_and_nothing_fails(tmp_path: Path, play) -> None:
+async def test_gold_succeeds_and_nothing_fails(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path, TWO_TURNS, LATER, SHELVED)
     for task in tasks:
         gold = await play(environment, task, environment.solve(task))
@@ -39,7 +40,7 @@ async def test_gold_succeeds_and_nothing_fails(tmp_path: Path, play) -> None:
         assert (gold.success, gold.reward) == (True, 1.0) and (nothing.success, nothing.reward) == (False, 0.0)
 
 
-async def test_the_user_goes_on_when_a_turn_has_no_calls(tmp_path: Path, play) -> None:
+async def test_the_user_goes_on_when_a_turn_has_no_calls(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS)
     episode = await play(environment, task, [TOUCH_A, "Made.", LS, "a and b"])
     assert episode.success and episode.info["turns_right"] == 2 and episode.info["gold_changes"] is True
@@ -61,13 +62,13 @@ async def test_the_user_goes_on_when_a_turn_has_no_calls(tmp_path: Path, play) -
         ([TOUCH_A, "Made.", call_message(("ls", {"long": True})), "a and b"], 1),  # a call that was refused
     ],
 )
-async def test_what_gold_does_not_do_ends_without_success(tmp_path: Path, play, says, turns_right: int) -> None:
+async def test_what_gold_does_not_do_ends_without_success(tmp_path: Path, says, turns_right: int) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS)
     episode = await play(environment, task, says)
     assert episode.stop == "done" and not episode.success and episode.info["turns_right"] == turns_right
 
 
-async def test_a_reply_seen_in_an_earlier_turn_counts(tmp_path: Path, play) -> None:
+async def test_a_reply_seen_in_an_earlier_turn_counts(tmp_path: Path) -> None:
     looks = ({"question": [user("Look."), user("Again.")]}, [["ls()"], ["ls()"]])
     environment, [task] = made(tmp_path, looks)
     once = await play(environment, task, [LS, "So.", LS, "So."])
@@ -75,7 +76,7 @@ async def test_a_reply_seen_in_an_earlier_turn_counts(tmp_path: Path, play) -> N
     assert not (await play(environment, task, [LS, "So.", "As before."])).success  # a turn that asks for calls has some
 
 
-async def test_a_reply_that_is_asked_for_twice_must_be_seen_twice(tmp_path: Path, play) -> None:
+async def test_a_reply_that_is_asked_for_twice_must_be_seen_twice(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, ({"question": [user("Look twice.")]}, [["ls()", "ls()"]]))
     assert (await play(environment, task, [LS, LS, "So."])).success
     assert not (await play(environment, task, [LS, "So."])).success
@@ -98,7 +99,7 @@ async def test_a_function_comes_with_its_turn(tmp_path: Path) -> None:
     assert reply.messages == ({"role": "user", "content": "Now?"},) and await offered() == ["touch", "ls", "hidden"]
 
 
-async def test_what_a_function_raises_is_its_reply(tmp_path: Path, play) -> None:
+async def test_what_a_function_raises_is_its_reply(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS)
     episode = await play(environment, task, [TOUCH_A, TOUCH_A, "Made."])
     assert [(trace.result, trace.error) for trace in episode.tool_calls] == [
@@ -108,13 +109,13 @@ async def test_what_a_function_raises_is_its_reply(tmp_path: Path, play) -> None
     assert episode.info["turns_right"] == 1
 
 
-async def test_episodes_share_no_world(tmp_path: Path, play) -> None:
+async def test_episodes_share_no_world(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS)
     for _ in range(2):
         assert (await play(environment, task, environment.solve(task))).success
 
 
-async def test_a_calculation_that_nothing_could_stop_is_refused(tmp_path: Path, play) -> None:
+async def test_a_calculation_that_nothing_could_stop_is_refused(tmp_path: Path) -> None:
     sums = ({"question": [user("2 ** 10?")], "involved_classes": ["MathAPI"]}, [["power(base=2, exponent=10)"]])
     environment, [task] = made(tmp_path, sums)
     tower = call_message(("power", {"base": 10**39, "exponent": 10**9}), ("power", {"base": 10**50, "exponent": 2}))
@@ -122,7 +123,7 @@ async def test_a_calculation_that_nothing_could_stop_is_refused(tmp_path: Path, 
     assert [trace.error for trace in episode.tool_calls] == ["tool", "arguments", ""] and episode.success
 
 
-async def test_long_context_loads_the_large_world(tmp_path: Path, play) -> None:
+async def test_long_context_loads_the_large_world(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS, category="long_context")
     episode = await play(environment, task, environment.solve(task))
     assert episode.success and episode.tool_calls[1].result == '{"files": ["a", "b", "long"]}'

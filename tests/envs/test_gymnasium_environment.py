@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("gymnasium")
 import gymnasium
-from playing import play
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.testing import play
 from agentgym.types import Task
 from agentgym_envs.gymnasium.environment import GymnasiumEnvironment
 from agentgym_envs.gymnasium.planning import best_actions

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from math_verify import parse, verify
-from playing import play
 
+from agentgym.testing import play
 from agentgym.types import Message, Task
 from agentgym_envs.math.environment import MathEnvironment
 

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from playing import play
 
 from agentgym.errors import UserError
+from agentgym.testing import play
 from agentgym.types import Task
 from agentgym_envs.math.environment import MathEnvironment
 from agentgym_envs.math.rows import read_rows

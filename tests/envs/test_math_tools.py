@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import play
 
 from agentgym.sandbox import LimitHit, Limits, RunResult, RunStatus
+from agentgym.testing import play
 from agentgym.tools import ToolError
 from agentgym.types import Message
 from agentgym_envs.math.calculator import CannotCalculate, calculate

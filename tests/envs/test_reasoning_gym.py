@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from playing import play
 
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.killable import CallFailed
+from agentgym.testing import play
 from agentgym.types import Task
 from agentgym_envs.reasoning_gym.environment import EXCLUDED, ReasoningGym, _Source
 from agentgym_envs.reasoning_gym.generators import _checked

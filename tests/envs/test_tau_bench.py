@@ -9,6 +9,7 @@ import pytest
 from benchmark_packages import write_tau_bench
 
 from agentgym.errors import UserError
+from agentgym.testing import play
 from agentgym_envs.benchmarks.functions import call_message
 from agentgym_envs.tau_bench.arithmetic import compute
 from agentgym_envs.tau_bench.environment import TauBenchEnvironment
@@ -23,7 +24,7 @@ def made(folder: Path, **options: object) -> tuple[TauBenchEnvironment, dict]:
     return environment, {task.answer["case"]: task for task in environment.tasks("test")}
 
 
-async def test_gold_succeeds_and_nothing_fails(tmp_path: Path, play) -> None:
+async def test_gold_succeeds_and_nothing_fails(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path)
     assert sorted(tasks) == [f"retail/test/{index}" for index in range(5)]
     for task in tasks.values():
@@ -31,7 +32,7 @@ async def test_gold_succeeds_and_nothing_fails(tmp_path: Path, play) -> None:
         assert (gold.success, gold.reward) == (True, 1.0) and (nothing.success, nothing.reward) == (False, 0.0)
 
 
-async def test_the_first_message_is_the_whole_request_and_a_text_ends_it(tmp_path: Path, play) -> None:
+async def test_the_first_message_is_the_whole_request_and_a_text_ends_it(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path)
     task = tasks["retail/test/0"]
     assert task.prompt[0]["content"].startswith("Be kind.") and task.prompt[1]["content"].endswith("Cancel #1.")
@@ -52,20 +53,20 @@ async def test_the_first_message_is_the_whole_request_and_a_text_ends_it(tmp_pat
         (2, [call_message(("get_order", {"order_id": "#2"})), "Yes."], (True, True)),
     ],
 )
-async def test_data_and_texts_are_checked(tmp_path: Path, play, case: int, says, right) -> None:
+async def test_data_and_texts_are_checked(tmp_path: Path, case: int, says, right) -> None:
     environment, tasks = made(tmp_path)
     episode = await play(environment, tasks[f"retail/test/{case}"], says)
     assert (episode.info["data_right"], episode.info["outputs_right"]) == right and episode.success is all(right)
 
 
-async def test_passing_the_customer_on_ends_the_conversation(tmp_path: Path, play) -> None:
+async def test_passing_the_customer_on_ends_the_conversation(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path)
     passed = call_message(("transfer_to_human_agents", {"summary": "so"}), content="I am sorry.")
     episode = await play(environment, tasks["retail/test/4"], [passed, "sorry, too late"])
     assert episode.success and episode.stop == "done" and episode.messages[-1]["role"] == "tool"
 
 
-async def test_an_agents_sum_is_computed_and_not_evaluated(tmp_path: Path, play) -> None:
+async def test_an_agents_sum_is_computed_and_not_evaluated(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path)
     sums = [call_message(("calculate", {"expression": text})) for text in ("2 * (3 + 0.5) - 1", "9**9**9**9")]
     episode = await play(environment, tasks["retail/test/0"], [*sums, ""])
@@ -74,7 +75,7 @@ async def test_an_agents_sum_is_computed_and_not_evaluated(tmp_path: Path, play)
     ]  # fmt: skip
 
 
-async def test_a_loop_over_shared_records_cannot_change_them(tmp_path: Path, play) -> None:
+async def test_a_loop_over_shared_records_cannot_change_them(tmp_path: Path) -> None:
     environment, tasks = made(tmp_path)
     episode = await play(environment, tasks["retail/test/0"], [call_message(("tidy", {})), ""])
     assert episode.tool_calls[0].result.endswith("look it up by its key")

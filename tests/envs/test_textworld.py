@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import play
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.testing import play
 from agentgym.types import Json
 from agentgym_envs.textworld.environment import TextWorld
 from agentgym_envs.textworld.games import _plain

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from fast_clock import run_fast
 
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
@@ -20,6 +19,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.scoring import Scorer
 from agentgym.run.metrics import rollout_metrics
+from agentgym.testing import run_fast
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Group, Outcome, Stop, Task
 

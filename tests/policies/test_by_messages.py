@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fast_clock import run_fast
 from policy_servers import ScriptedServer, completion
 from shopping import NONE_LEFT, TASK, Shopping
 
@@ -27,6 +26,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
+from agentgym.testing import run_fast
 from agentgym.types import Episode, Outcome, Stop, Task
 
 CONFIG = RolloutConfig(max_turn_tokens=400, max_episode_tokens=4000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fast_clock import run_fast
 from talking import CALL, TOOL, Held, ask, check, handler_of, said, until_asked, user
 
 from agentgym.errors import InfraError
 from agentgym.policies.conversation import CallRefused, CallRequest, FreeHandler
 from agentgym.rollout.config import RolloutConfig
+from agentgym.testing import run_fast
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, Stop
 

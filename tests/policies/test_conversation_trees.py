@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from characters import CharacterTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.policies.conversation import CallAnswer, CallRequest, EpisodeHandler
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.config import RolloutConfig
+from agentgym.testing import CharacterTokenizer
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Message, Task, VersionSpan
 

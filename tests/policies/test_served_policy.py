@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fast_clock import fast
 from policy_servers import FaultyServer, ScriptedServer, completion
 
 from agentgym.config import build
@@ -29,6 +28,7 @@ from agentgym.policies.outside.config import PolicyConfig
 from agentgym.policies.outside.openai_server import OpenAIServer
 from agentgym.policies.outside.pace import Pace
 from agentgym.policies.outside.policy import LOST_IN_A_ROW, ServedPolicy, ServerGone
+from agentgym.testing import fast
 
 URL = "http://127.0.0.1:1/v1"
 REQUEST = ChatRequest(

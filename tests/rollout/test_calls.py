@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
@@ -23,6 +22,7 @@ from agentgym.rollout.environments import build_environment
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
+from agentgym.testing import run_fast
 from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, tool
 from agentgym.types import Episode, FinishReason, Message, Outcome, Stop, Task, Turn, VersionSpan
 

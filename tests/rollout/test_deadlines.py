@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fast_clock import fast
 
 from agentgym.rollout.deadlines import Deadlines
+from agentgym.testing import fast
 
 
 async def ended_at(deadlines: Deadlines, limit_s: float, takes_s: float) -> tuple[float, bool]:

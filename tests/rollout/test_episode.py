@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
@@ -16,6 +15,7 @@ from agentgym.rollout.episode import EpisodePlayer, derive_seed
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.testing import run_fast
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Outcome, SandboxSpec, Stop, Task
 

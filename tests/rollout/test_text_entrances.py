@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 import pytest
-from characters import CharacterTokenizer, SpeakingGenerator
-from fast_clock import run_fast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
@@ -42,6 +40,7 @@ from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.reading import read_json
 from agentgym.serve.responses import Responses
+from agentgym.testing import CharacterTokenizer, ScriptedGenerator, run_fast
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Episode, Message, Outcome, Task
@@ -130,10 +129,10 @@ def scored(episode: Episode, environment: Odd) -> list[Any]:
 
 def own_policy(text: str) -> Any:
     tokenizer = CharacterTokenizer()
-    generator = SpeakingGenerator(tokenizer, [call_of(text), call_of(text, text), text])
+    generator = ScriptedGenerator([call_of(text), call_of(text, text), text], tokenizer)
     player = EpisodePlayer(**(given := shared(text)), renderer=ChatRenderer(tokenizer), generator=generator)
     episode = run_fast(player.play(given["environment"].task, episode_id="e", seed=1))
-    sampled = [(*tokenizer.encode(one), 2) for one in generator.says]
+    sampled = [(*tokenizer.encode(one), 2) for one in generator.replies]
     assert [turn.completion_ids for turn in episode.turns] == sampled, "what was sampled is trained as it was sampled"
     return scored(episode, given["environment"])
 
@@ -185,7 +184,7 @@ def agents_program(text: str) -> Any:
     player = AgentPlayer(
         **(given := shared(text)),
         renderer=ChatRenderer(tokenizer),
-        generator=SpeakingGenerator(tokenizer, [f"<think>{text}</think>{text}{call_of(text)}"]),
+        generator=ScriptedGenerator([f"<think>{text}</think>{text}{call_of(text)}"], tokenizer),
         agent=Program(),
         name="program",
         endpoint=hall,

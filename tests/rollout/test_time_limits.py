@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fast_clock import run_fast
 
 from agentgym.env import Environment, Reply
 from agentgym.evals.play import EvalSetup, cut_line, play_eval, summarize
@@ -14,6 +13,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
+from agentgym.testing import run_fast
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Episode, Outcome, Stop, Task
 

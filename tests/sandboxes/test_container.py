@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
-from fast_clock import fast
 from pool_fakes import FakeAgent
 
 from agentgym.errors import UserError
 from agentgym.sandbox import Limits, SandboxLost
+from agentgym.testing import fast
 from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker import container as module
 from agentgym_sandboxes.docker.config import DockerConfig

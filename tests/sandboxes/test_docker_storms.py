@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fast_clock import settle
 from holding import owned
 from pool_fakes import until
 
 from agentgym.sandbox import Limits, RunStatus
+from agentgym.testing import settle
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 

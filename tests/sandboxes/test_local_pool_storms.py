@@ -8,11 +8,12 @@ from random import Random
 from typing import cast
 
 import pytest
-from fast_clock import run_storms, settle
 from pool_fakes import until
+from storms import run_storms
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxUnavailable
+from agentgym.testing import settle
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.local.box import Box
 from agentgym_sandboxes.local.pool import Pool

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Sequence
 
 import pytest
-from fast_clock import fast, settle
 from pool_fakes import Factory, FakeContainer, Fate, Seen, call, counted, started, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxDiskFull, SandboxLost, SandboxUnavailable
+from agentgym.testing import fast, settle
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker.failures import ImageGone
 from agentgym_sandboxes.host.answers import Crowded, NotAlone

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fast_clock import settle
 from pool_fakes import Factory, FakeContainer, call, started
 
 from agentgym.sandbox import SandboxLost, SandboxUnavailable
+from agentgym.testing import settle
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.host.meter import CallMeter

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from fast_clock import run_storms, settle
+from storms import run_storms
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import Limits, RunStatus, SandboxDirty, SandboxLost
+from agentgym.testing import settle
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.pool import Pool

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from fast_clock import fast, settle
 from pool_fakes import Factory, FakeSession, until
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym.testing import fast, settle
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.session_pool import SessionPool
 

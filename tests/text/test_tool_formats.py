@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-import tool_corpus
-from tool_corpus import told
+from real_templates import told
 
+from agentgym.testing import tool_calls
 from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.text.tool_use import known_formats
 from agentgym.tools import MalformedCall
 
 FORMATS = {type(one).__name__: one for one in known_formats()}
-CALLS = tool_corpus.calls(500)
+CALLS = tool_calls.calls(500)
 
 
 @pytest.fixture(params=FORMATS)
@@ -28,7 +28,7 @@ def test_500_calls_are_read_as_they_were_written(tool_format):
 
 
 def test_several_calls_keep_their_order_and_what_was_said_before_them(tool_format):
-    for calls, content in tool_corpus.turns(200):
+    for calls, content in tool_calls.turns(200):
         parsed = tool_format.parse(tool_format.write(calls, content))
         assert [told(read, tool_format) for read in parsed.calls] == [told(call, tool_format) for call in calls]
         if type(tool_format).__name__ != "GptOss":  # it is a thought there
@@ -36,10 +36,10 @@ def test_several_calls_keep_their_order_and_what_was_said_before_them(tool_forma
 
 
 def test_broken_calls_never_raise(tool_format):
-    written = [tool_format.write(calls, content) for calls, content in tool_corpus.turns(500)]
+    written = [tool_format.write(calls, content) for calls, content in tool_calls.turns(500)]
     faults = 0
     for seed in (1, 2):
-        for text in tool_corpus.broken(written, seed):
+        for text in tool_calls.broken(written, seed):
             for call in tool_format.parse(text).calls:
                 if isinstance(call, MalformedCall):
                     assert call.fault and "\n" not in call.fault and len(call.fault) < 400

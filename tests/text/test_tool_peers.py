@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-import tool_corpus
 from renderers.llama_3 import Llama3Renderer
 from renderers.qwen3 import Qwen3Renderer
 from renderers.qwen35 import Qwen35Renderer
-from tool_corpus import text_of
 
+from agentgym.testing import tool_calls
 from agentgym.text.tool_formats.hermes import Hermes, SmolLM2
 from agentgym.text.tool_formats.llama_json import LlamaJson
 from agentgym.text.tool_formats.qwen_coder import QwenCoder
 from agentgym.text.tool_formats.renderers import Characters
 from agentgym.tools import ToolCall
 
-TEXTS = [{"name": name, "parameters": {"properties": {key: {"type": "string"} for key in tool_corpus.KEYS}}}
-         for name in tool_corpus.NAMES]  # fmt: skip
+TEXTS = [{"name": name, "parameters": {"properties": {key: {"type": "string"} for key in tool_calls.KEYS}}}
+         for name in tool_calls.NAMES]  # fmt: skip
 
 
 def peer(renderer, tokenizer, text):
@@ -39,12 +38,12 @@ def ours(tool_format, text):
 def test_500_calls_are_read_alike(made, tool_format):
     tokenizer = Characters()
     renderer = made(tokenizer)
-    for call in tool_corpus.calls(500, seed=9):
+    for call in tool_calls.calls(500, seed=9):
         text = tool_format.write([call])
         [(name, arguments)], [(own_name, own)] = peer(renderer, tokenizer, text), ours(tool_format, text)
         assert name == own_name and arguments.keys() == own.keys()
         for key, value in arguments.items():
-            assert text_of(value).strip() == text_of(own[key]).strip()
+            assert tool_calls.as_text(value).strip() == tool_calls.as_text(own[key]).strip()
 
 
 def test_500_turns_with_broken_calls_are_read_alike_up_to_a_tag_that_is_never_closed():
@@ -55,8 +54,8 @@ def test_500_turns_with_broken_calls_are_read_alike_up_to_a_tag_that_is_never_cl
     tokenizer = Characters()
     renderer = Qwen3Renderer(tokenizer)
     alike = 0
-    texts = [Hermes().write(calls, content) for calls, content in tool_corpus.turns(500)]
-    for text in tool_corpus.broken(texts, seed=1):
+    texts = [Hermes().write(calls, content) for calls, content in tool_calls.turns(500)]
+    for text in tool_calls.broken(texts, seed=1):
         mine, its = ours(Hermes(), text), peer(renderer, tokenizer, text)
         alike += mine == its
         assert [call for call in its if call and call[1]] == [call for call in mine if call and call in its and call[1]]

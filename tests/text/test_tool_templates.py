@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-import tool_corpus
-from real_templates import REAL, eos_of, folder_of, write_tokenizers
-from tool_corpus import told
+from real_templates import REAL, eos_of, folder_of, told, write_tokenizers
 
 from agentgym.errors import UserError
+from agentgym.testing import tool_calls
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.continuation import check_template
 from agentgym.text.tokenizer import HuggingFaceTokenizer
@@ -80,13 +79,13 @@ def test_the_format_is_the_one_that_the_template_is_proved_to_write(renderer_of:
 
 @pytest.mark.parametrize("name", [n for n, expected in EXPECTED.items() if isinstance(expected, str)])
 def test_a_corpus_of_calls_survives_the_template(renderer_of: Renderers, name: str) -> None:
-    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_corpus.calls(15, seed=len(name)))
+    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_calls.calls(15, seed=len(name)))
 
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("name", [n for n, expected in EXPECTED.items() if isinstance(expected, str)])
 def test_500_calls_survive_the_template(renderer_of: Renderers, name: str) -> None:
-    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_corpus.calls(500))
+    survives(renderer_of(f"builtin:{name}" if name == "chatml" else name), tool_calls.calls(500))
 
 
 def survives(renderer: ChatRenderer, calls: list[ToolCall]) -> None:

@@ -50,7 +50,7 @@ async def test_an_async_function_may_call_several_tools_at_once(agent, context):
 async def test_a_function_works_in_the_episodes_session(agent, context, session):
     one = context(session=session)
     await agent("in_session").play(one)
-    assert (one.answers, session.ran) == (["LOUD ok there is no gone.txt"], ["tr a-z A-Z"])
+    assert (one.answers, session.ran) == (["LOUD ok there is no file 'gone.txt'"], ["tr a-z A-Z"])
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,8 @@ import json
 import random
 from collections.abc import Iterator
 
-from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
-
-UNQUOTED = ("QwenCoder", "Glm45")  # their values have no quotes, so that a text is all that is read
-TRIMMED = ("Glm45",)  # and are read without the white space around
 
 NAMES = ("buy", "get_weather", "files.read", "f", "search-web", "set_title", "Résumé2", "a" * 64)
 KEYS = ("item", "count", "title", "name", "arguments", "parameters", "x", "class", "größe", "with_underscore", "id")
@@ -25,6 +21,7 @@ TEXTS = (
 
 
 def calls(num: int, seed: int = 0) -> list[ToolCall]:
+    """So many calls, the same for a seed."""
     rng = random.Random(seed)
     return [_call(rng, n) for n in range(num)]
 
@@ -77,20 +74,26 @@ def _damaged(rng: random.Random, text: str) -> str:
     return text[:at] + rng.choice("[{(-") * rng.choice((100, 5000)) + text[at:]
 
 
-def told(call: ToolCall | MalformedCall, tool_format: ToolFormat) -> object:
-    """What the schema of a tool sees: where values have no quotes, objects and lists, and texts."""
+def as_read(
+    call: ToolCall | MalformedCall, *, texts_only: bool = False, strips: bool = False
+) -> tuple[str, dict[str, Json]]:
+    """What has to be the same of a call that was written and read: its name and arguments, without its id.
+
+    texts_only: the format's values have no quotes, so all of them are read as texts. strips: without the white space
+    around. Raises AssertionError for a malformed call.
+    """
     assert isinstance(call, ToolCall), call
-    kind = type(tool_format).__name__
-    if kind not in UNQUOTED:
+    if not texts_only:
         return call.name, dict(call.arguments)
-    texts = {name: text_of(value) for name, value in call.arguments.items()}
-    return call.name, {name: text.strip() if kind in TRIMMED else text for name, text in texts.items()}
+    texts = {name: as_text(value) for name, value in call.arguments.items()}
+    return call.name, {name: text.strip() if strips else text for name, text in texts.items()}
 
 
-def text_of(value: object) -> str:
+def as_text(value: Json) -> str:
+    """A value as a format without quotes writes it; a text that is JSON as its value is written."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value[:1] in "[{" else value
         except ValueError:
-            return value
+            return str(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

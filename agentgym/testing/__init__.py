@@ -1,0 +1,24 @@
+"""For the tests of plugins: fakes, a clock, a scripted policy, a corpus of tool calls, and suites of what each kind of
+plugin promises.
+
+Importing it needs no pytest; the suites are classes that pytest collects.
+"""
+
+from agentgym.testing import tool_calls
+from agentgym.testing.clock import fast, run_fast, settle
+from agentgym.testing.fakes import FakeAgentContext, FakeSandbox, FakeSession
+from agentgym.testing.policy import CharacterTokenizer, ScriptedGenerator, play, play_agent
+
+__all__ = [
+    "CharacterTokenizer",
+    "FakeAgentContext",
+    "FakeSandbox",
+    "FakeSession",
+    "ScriptedGenerator",
+    "fast",
+    "play",
+    "play_agent",
+    "run_fast",
+    "settle",
+    "tool_calls",
+]
