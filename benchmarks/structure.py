@@ -5,7 +5,8 @@
     python benchmarks/structure.py --check                          each budget of pyproject.toml beside today's figure
     python benchmarks/structure.py --recipe                         how a recipe travels (benchmarks/recipe_way.py)
 
-A room is a top-level file or folder of `agentgym`, a folder of the sandboxes, or one of the other source folders.
+A room of the table is a folder of `agentgym`, or all its files beside them, a folder of the sandboxes, or one of the
+other source folders.
 Files are read, not imported: an import counts wherever it is, also inside a function or under TYPE_CHECKING.
 """
 
@@ -37,7 +38,7 @@ PACKAGES = {
 OTHER_FOLDERS = ("tests", "benchmarks")  # they import everything: only their sizes are shown
 SPLIT = ("agentgym", "agentgym_sandboxes")  # packages whose folders are rooms of their own
 LIGHT = {"pluggy", "packaging", "yaml", "ruamel", "_typeshed"}  # what the core always has: any room may import it
-HEADER = ["room", "packages; **bold**: in no other room", "files", "lines", "median"]
+HEADER = ["room", "packages; **bold**: in no other room", "files", "lines"]
 WIDTH, INDENT = 120, 22  # of the drawing
 FRAGMENT = "<!-- fragment: a drawing -->"
 CORE = "agentgym"
@@ -64,7 +65,6 @@ class Room:
 
     name: str
     lengths: list[int] = field(default_factory=list)
-    imports: set[str] = field(default_factory=set)
     foreign: set[str] = field(default_factory=set)
     owns: set[str] = field(default_factory=set)
 
@@ -96,15 +96,13 @@ def imported_names(tree: ast.Module, name: str, is_package: bool) -> Iterator[tu
 
 
 def room_of(name: str) -> str:
-    """The room's path as the table shows it: `agentgym/rl/`, `agentgym/env.py`, `sandboxes/docker/`, `envs/`."""
+    """The room as the table shows it: `agentgym/rl/`, `agentgym/*.py`, `sandboxes/docker/`, `envs/`."""
     package, *rest = name.split(".")
     folder = PACKAGES[package]
     if package not in SPLIT:
         return f"{folder.parts[0]}/"
-    if not rest:
-        return f"{folder}/__init__.py"
-    inside = f"{folder.parts[0]}/{rest[0]}"
-    return f"{inside}/" if (ROOT / folder / rest[0] / "__init__.py").is_file() else f"{inside}.py"
+    inside = f"{folder.parts[0]}/{rest[0]}/" if rest and (ROOT / folder / rest[0] / "__init__.py").is_file() else ""
+    return inside or f"{folder.parts[0]}/*.py"
 
 
 def read(root: Path = ROOT) -> list[SourceFile]:
@@ -165,38 +163,24 @@ def other_files(root: Path = ROOT) -> list[SourceFile]:
 
 
 def rooms(files: Iterable[SourceFile]) -> list[Room]:
-    """The rows: within each source folder a room is above all that it imports. A room of empty files has none."""
-    files = list(files)
-    by_module = {file.name: file.room for file in files if file.name}
+    """The rows by name, source folder after source folder. A room of empty files has none."""
     found: dict[str, Room] = {}
     for file in files:
         room = found.setdefault(file.room, Room(name=file.room))
         room.lengths.append(file.lines)
-        room.imports |= {by_module[name] for name in file.ours} - {file.room}
         room.foreign |= file.foreign - LIGHT
     for room in found.values():
         others = (other.foreign for other in found.values() if other is not room)
         room.owns = room.foreign.difference(*others)
-
-    def depth(name: str, above: frozenset[str] = frozenset()) -> int:
-        below = found[name].imports - above  # rooms, unlike files, may form a circle
-        return max((depth(other, above | {name}) + 1 for other in below), default=0)
-
     folders = list(dict.fromkeys(name.partition("/")[0] for name in found))
-    order = sorted(found, key=lambda name: (folders.index(name.partition("/")[0]), -depth(name), name))
+    order = sorted(found, key=lambda name: (folders.index(name.partition("/")[0]), name))
     return [found[name] for name in order if sum(found[name].lengths)]
 
 
 def cells(room: Room) -> list[str]:
     """A row; the first two cells are those that a commit seldom changes."""
     packages = [f"**{name}**" for name in sorted(room.owns)] + sorted(room.foreign - room.owns)
-    return [
-        f"`{room.name}`",
-        ", ".join(packages),
-        str(len(room.lengths)),
-        f"{sum(room.lengths):,}",
-        f"{statistics.median(room.lengths):.0f}",
-    ]
+    return [f"`{room.name}`", ", ".join(packages), str(len(room.lengths)), f"{sum(room.lengths):,}"]
 
 
 def totals(files: Sequence[SourceFile], rings: int) -> str:
@@ -214,7 +198,7 @@ def markdown(root: Path = ROOT) -> str:
     files = [*source, *other_files(root)]
     lines = ["| " + " | ".join(row) + " |" for row in [HEADER, *map(cells, rooms(files))]]
     rings = len(circles({file.name: file.ours for file in source}))
-    return "\n".join([lines[0], "|---|---|--:|--:|--:|", *lines[1:], "", totals(files, rings)])
+    return "\n".join([lines[0], "|---|---|--:|--:|", *lines[1:], "", totals(files, rings)])
 
 
 def layers(root: Path = ROOT) -> list[list[str]]:
