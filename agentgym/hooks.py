@@ -1,4 +1,4 @@
-"""Pluggy specifications, and a registry in which a broken plugin does not affect the others.
+"""The registry of plugins, in which a broken one does not affect the others.
 
 An entry point of the group `agentgym` names a module (or an object) with hook implementations. Finding them
 imports nothing; a plugin is imported when something it may provide is asked for.
@@ -13,98 +13,31 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import pluggy
 
 from agentgym.components import SEAMS, ComponentKind, find
+from agentgym.contracts import ContractError, check_call, check_made
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
+from agentgym.hook_specs import GROUP as GROUP
+from agentgym.hook_specs import NOUNS as NOUNS
+from agentgym.hook_specs import ONE_TOO_MANY, Provided, Specs, checked
+from agentgym.hook_specs import EnvironmentFactory as EnvironmentFactory
+from agentgym.hook_specs import Kind as Kind
+from agentgym.hook_specs import SandboxFactory as SandboxFactory
+from agentgym.hook_specs import SinkFactory as SinkFactory
+from agentgym.hook_specs import hookimpl as hookimpl
+from agentgym.hook_specs import hookspec as hookspec
 from agentgym.import_path import import_class, import_object, is_import_path
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.sinks import MetricSink
 
 log = logging.getLogger(__name__)
-
-GROUP = "agentgym"
-hookspec = pluggy.HookspecMarker(GROUP)
-hookimpl = pluggy.HookimplMarker(GROUP)
-
-EnvironmentFactory: TypeAlias = Callable[..., Environment]
-"""Called with the recipe's `env.options` as keyword arguments."""
-SandboxFactory: TypeAlias = SandboxPlugin | Callable[[SandboxOptions], SandboxBackend]
-"""A plain function or class declares nothing, so it is chosen by its name only."""
-
-
-SinkFactory: TypeAlias = Callable[[], MetricSink]
-Kind: TypeAlias = Literal["environments", "rewards", "sandboxes", "sinks"] | ComponentKind
-Provided: TypeAlias = EnvironmentFactory | Reward | SandboxFactory | SinkFactory | str
-NOUNS: Mapping[Kind, str] = {
-    "environments": "environment",
-    "rewards": "reward",
-    "sandboxes": "sandbox",
-    "sinks": "sink",
-    **{kind: seam.noun for kind, seam in SEAMS.items()},
-}
-ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
-
-
-class Specs:
-    """What a plugin may implement. Each hook is synchronous, quick, and returns name -> what to build."""
-
-    @hookspec
-    def environments(self) -> Mapping[str, EnvironmentFactory]:  # type: ignore[empty-body]
-        """Environments by name."""
-
-    @hookspec
-    def rewards(self) -> Mapping[str, Reward]:  # type: ignore[empty-body]
-        """Reward functions by name."""
-
-    @hookspec
-    def sandboxes(self) -> Mapping[str, SandboxFactory]:  # type: ignore[empty-body]
-        """Sandbox backends by name."""
-
-    @hookspec
-    def sinks(self) -> Mapping[str, SinkFactory]:  # type: ignore[empty-body]
-        """Metric sinks by name."""
-
-    @hookspec
-    def losses(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Losses by name: frozen dataclasses that inherit `agentgym.rl.losses.Loss`.
-
-        This hook and those below return import paths, "package.module:Class", imported when a recipe chooses them.
-        """
-
-    @hookspec
-    def advantages(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Advantages by name: they inherit `agentgym.rl.advantages.Advantage`."""
-
-    @hookspec
-    def task_samplers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Task samplers by name: they inherit `agentgym.rollout.tasks.TaskSampler`."""
-
-    @hookspec
-    def generator_engines(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Generator engines by name: their configs, which inherit `agentgym.generators.config.EngineConfig`."""
-
-    @hookspec
-    def weight_stores(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Weight stores by name: their configs, which inherit `agentgym.weights.config.StoreConfig`."""
-
-    @hookspec
-    def launchers(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Launchers by name: they inherit `agentgym.actors.launchers.Launcher`."""
-
-    @hookspec
-    def tool_formats(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Formats of tool calls by name: they inherit `agentgym.text.tool_formats.base.ToolFormat`."""
-
-    @hookspec
-    def agents(self) -> Mapping[str, str]:  # type: ignore[empty-body]
-        """Agents by name: programs that play an episode, which inherit `agentgym.Agent`."""
 
 
 class PluginStatus(StrEnum):
@@ -133,6 +66,7 @@ class PluginRecord:
         return f"{self.name!r} of {self.distribution} {self.version}"
 
 
+Made = TypeVar("Made")
 Offer: TypeAlias = tuple[Provided, PluginRecord]
 OURS = PluginRecord(name="agentgym", target="agentgym.components", distribution="agentgym", version="(built in)")
 
@@ -227,6 +161,7 @@ class PluginRegistry:
             raise UserError(f"{error} {distribution!r} provides the rewards {str(sorted(provided))[1:-1]}") from None
         if isinstance(found, Reward):
             return found
+        check_call(found, 1, f"the reward {name!r}")
         return marked_reward(found) or Reward(name=short, function=cast(RewardFunction, found))
 
     def _rewards_of(self, distribution: str) -> dict[str, Reward]:
@@ -236,26 +171,41 @@ class PluginRegistry:
         offers = [offer for offers in self._provided["rewards"].values() for offer in offers]
         return {cast(Reward, one).name: cast(Reward, one) for one, by in offers if by.distribution == distribution}
 
-    def sandbox(self, name: str) -> SandboxFactory:
-        return cast(SandboxFactory, self._get("sandboxes", name))
+    def sandbox(self, name: str) -> SandboxPlugin:
+        """The sandbox by name. Its `create` raises UserError, with the plugin, for a backend that is incomplete."""
+        return self._sandbox(name, self._offer("sandboxes", name))
+
+    def _sandbox(self, name: str, offer: Offer) -> SandboxPlugin:
+        factory, record = cast(SandboxFactory, offer[0]), offer[1]
+        plugin = factory if isinstance(factory, SandboxPlugin) else SandboxPlugin(create=factory)
+
+        def create(options: SandboxOptions) -> SandboxBackend:
+            return _made(lambda: plugin.create(options), SandboxBackend, f"sandbox {name!r}", record)
+
+        return replace(plugin, create=create)
 
     def sandboxes(self) -> dict[str, SandboxPlugin]:
         """Every sandbox that is available by its name; those with a rank for `auto` first, in its order."""
-        offers = {name: one[0] for name, one in self.listed("sandboxes").items() if not isinstance(one, UserError)}
-        found = {
-            name: one if isinstance(one, SandboxPlugin) else SandboxPlugin(create=cast(SandboxFactory, one))
-            for name, one in offers.items()
-        }
+        offers = {name: one for name, one in self.listed("sandboxes").items() if not isinstance(one, UserError)}
+        found = {name: self._sandbox(name, one) for name, one in offers.items()}
         ranks = {name: math.inf if one.auto_rank is None else one.auto_rank for name, one in found.items()}
         return {name: found[name] for name in sorted(found, key=lambda name: (ranks[name], name))}
 
     def sink(self, name: str) -> SinkFactory:
-        return cast(SinkFactory, self._get("sinks", name))
+        """Makes the sink of that name; raises UserError, with the plugin, for one that is incomplete."""
+        factory, record = cast("tuple[SinkFactory, PluginRecord]", self._offer("sinks", name))
+        return lambda: _made(factory, MetricSink, f"sink {name!r}", record)
 
     def component(self, kind: ComponentKind, name: str) -> type:
         """The class of a component: one of ours, a plugin's, or that of an import path."""
         own = ":" in name or name in SEAMS[kind].builtin  # a plugin never replaces one of ours
-        return find(kind, name if own else cast(str, self._get(kind, name)))
+        if own:
+            return find(kind, name)
+        path, record = self._offer(kind, name)
+        try:
+            return find(kind, cast(str, path))
+        except UserError as error:
+            raise UserError(f"{NOUNS[kind]} {name!r} of the plugin {record.origin}: {error}") from error
 
     def check_components(self) -> None:
         """Import every component that a plugin offers; a plugin with one that is refused has failed."""
@@ -349,7 +299,7 @@ class PluginRegistry:
         results = caller()
         if len(results) < len(caller.get_hookimpls()):  # pluggy drops None
             raise TypeError(f"hook {kind} returned None; return a mapping of names")
-        return {name: thing for result in results for name, thing in _checked(kind, result).items()}
+        return {name: thing for result in results for name, thing in checked(kind, result).items()}
 
     def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
         record.status = PluginStatus.FAILED
@@ -373,28 +323,16 @@ def _name_and_version(distribution: importlib.metadata.Distribution | None) -> t
     return metadata["Name"], metadata["Version"]
 
 
+def _made(make: Callable[[], Made], base: type, what: str, record: PluginRecord) -> Made:
+    """What a plugin's factory makes. Raises ContractError, with the plugin, for what is not a complete `base`."""
+    what = f"{what} of the plugin {record.origin}"
+    try:
+        made = make()
+    except ContractError as error:
+        raise ContractError(f"{what}: {error}") from error
+    check_made(made, base, what)
+    return made
+
+
 def _is_reward(thing: object) -> bool:
     return isinstance(thing, Reward) or inspect.isroutine(thing)
-
-
-def _checked(kind: Kind, result: object) -> Mapping[str, Provided]:
-    """What a hook returned; a TypeError or ValueError says what is wrong with it."""
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(f"hook {kind} is `async def`; write `def`: hooks only list what a plugin provides")
-    if not isinstance(result, Mapping):
-        raise TypeError(f"hook {kind} returned {type(result).__name__}; return a mapping of names")
-    for name, thing in result.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"hook {kind} returned the name {name!r}; a name is a string")
-        if kind == "rewards":
-            if not isinstance(thing, Reward):
-                raise TypeError(f"reward {name!r} is {thing!r:.80}; return agentgym.Reward objects")
-            if thing.name != name:
-                raise ValueError(f"reward {name!r} calls itself {thing.name!r}; give it one name")
-        elif kind in SEAMS:
-            if not isinstance(thing, str) or ":" not in thing:
-                raise TypeError(f"{NOUNS[kind]} {name!r} is {thing!r:.80}; return 'package.module:Class'")
-        elif not callable(thing):
-            raise TypeError(f"{kind} {name!r} is {thing!r:.80}; return a class or a function that builds it")
-    return result

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from agentgym.contracts import check_class
 from agentgym.errors import UserError, nearest
 
 _PREFIX: Final = "_agentgym_file_"  # of the modules that were loaded from a file's path
@@ -61,9 +62,7 @@ def import_class(path: str, wanted: str, base: type, *, local: bool = False) -> 
 
     found = import_object(path, wanted, fits, local=local)
     assert isinstance(found, type)
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        must = f"as a subclass of {base.__module__}.{base.__qualname__} must"
-        raise UserError(f"{path!r} does not define {', '.join(missing)}, {must}")
+    check_class(found, base, repr(path))
     return found
 
 

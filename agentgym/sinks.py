@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from agentgym.contracts import Contract
 from agentgym.types import Episode, Group, Json
 from agentgym.utf8 import clean_text
 
@@ -25,13 +27,16 @@ COLUMNS = (
 """Of a table of episodes."""
 
 
-class MetricSink(Protocol):
+class MetricSink(Contract, Protocol):
     """Opened when the run starts, told every step, closed when it ends, however it ends."""
 
+    @abstractmethod
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None: ...
 
+    @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
 

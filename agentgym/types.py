@@ -66,17 +66,17 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What a task needs to run code.
+    """What a task needs to run code. grades: it has solutions judged.
 
     allow_interpreters: sandboxes that are not a full CPython but suffice for this task.
-    session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach.
-    """
+    session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach."""
 
     image: str | None = None
     allow_interpreters: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     memory_mib: int = 512
     session: bool = False
+    grades: bool = False
 
     def __post_init__(self) -> None:
         if self.network and not self.session:

@@ -99,7 +99,7 @@ def test_a_name_alone_takes_the_defaults_and_becomes_a_section_when_a_setting_is
         ("M:Thawed", ["is not a loss", "Scaled"]),
         ("M:Undecorated", ["has no settings", "@dataclass(frozen=True, kw_only=True)"]),
         ("agentgym.rl.losses:Loss", ["is not a loss"]),
-        ("M:Unfinished", ["does not define __call__"]),
+        ("M:Unfinished", ["it does not define `__call__`"]),
         ("M:Named", ["has a field `name`"]),
         ({"name": "M:Scaled", "scal": 1}, ["no field 'loss.scal' of", "Did you mean 'loss.scale'?"]),
         ({"name": "M:Scaled", "scale": "x"}, ["loss.scale is 'x' (str); allowed is float"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_backend import BareBackend
 
 pytest.importorskip("gymnasium")
 import gymnasium
@@ -24,8 +25,7 @@ from agentgym.errors import UserError
 from agentgym.gymnasium import AnyText, TextEnv, TextVectorEnv, register_gymnasium
 from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
-from agentgym.sandbox import CaseResult, GradeRequest, RunStatus, Verdict
-from agentgym.types import SandboxSpec
+from agentgym.sandbox import Capabilities, CaseResult, GradeRequest, RunStatus, Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_a_name_of_two_plugins_is_left_out_with_a_warning(caplog: pytest.LogCapt
     class Plugin:
         @hookimpl
         def environments(self) -> dict[str, type]:
-            return {"doubled": dict}
+            return {"doubled": lambda: None}
 
     registry = PluginRegistry.discover()
     registry.register(Plugin(), "one")
@@ -270,7 +270,7 @@ def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:
     vector.close()
 
 
-class PassingSandbox:
+class PassingSandbox(BareBackend):
     """A sandbox that finds every solution right."""
 
     name = "passing"
@@ -278,11 +278,9 @@ class PassingSandbox:
     def __init__(self) -> None:
         self.log: list[str] = []
 
-    def supports(self, spec: SandboxSpec) -> bool:
-        return True
-
-    async def probe(self) -> None:
+    async def probe(self) -> Capabilities:
         self.log.append("probe")
+        return await super().probe()
 
     async def start(self) -> PassingSandbox:
         self.log.append("start")

@@ -19,8 +19,9 @@ from agentgym.rewards import Reward
 Install = Callable[..., list[importlib.metadata.EntryPoint]]
 
 GOOD = """
-from agentgym import hookimpl
-class Good: ...
+from agentgym import Environment, hookimpl
+class Good(Environment):
+    def tasks(self, split, seed=0): return iter(())
 @hookimpl
 def environments(): return {"good": Good}
 """

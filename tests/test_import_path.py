@@ -91,7 +91,7 @@ def test_the_path_of_what_was_loaded_loads_it_again(folder: Path) -> None:
         ("__main__:Guess", "what a script or notebook defined is gone when it has ended"),
         ("my_env.py:LIMIT", "is not a subclass of agentgym.Environment. Available: Guess, Unfinished."),
         ("my_env.py:Inner", "is not a subclass of agentgym.Environment"),
-        ("my_env.py:Unfinished", "'my_env.py:Unfinished' does not define tasks"),
+        ("my_env.py:Unfinished", "is not a complete agentgym.env.Environment: it does not define `tasks`"),
         (":Guess", "is not an import path; write package.module:Name or my_file.py:Name"),
         ("my_env.py:Inner.Deep", "is not an import path"),
     ],

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentgym.contracts import ContractError, check_made
 from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.held_loop import limited, line_of
 from agentgym.hooks import PluginRegistry
+from agentgym.import_path import is_import_path
 from agentgym.tools import Toolbox
 from agentgym.types import Json
 
@@ -28,8 +30,6 @@ ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "tools": (lambda value: value is None or isinstance(value, type), "the class of the state, or None"),
 }
 """Of an environment: what it has to be, and in words."""
-
-ASYNC = ("start", "toolbox", "reply", "after_calls", "finish")
 
 
 def build_environment(registry: PluginRegistry, name: str, options: Mapping[str, Json]) -> Environment[Any]:
@@ -52,8 +52,14 @@ def build_environment(registry: PluginRegistry, name: str, options: Mapping[str,
         else:
             message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{line}"
         raise UserError(message) from error
+    try:
+        check_made(environment, Environment, f"environment {name!r}")
+    except ContractError as error:
+        if is_import_path(name):
+            raise
+        origin = registry.provider("environments", name).origin
+        raise ContractError(f"{error}. It is of the plugin {origin}") from error
     _check_attributes(name, environment)
-    _check_methods(environment)
     if environment.tools is not None:
         Toolbox.of(environment.tools)  # a method that cannot be a tool is found before a run begins
     return environment
@@ -66,18 +72,3 @@ def _check_attributes(name: str, environment: Environment[Any]) -> None:
         if not is_fit(value):
             shown = "a function" if callable(value) and not isinstance(value, type) else f"{value!r:.200}"
             raise UserError(f"environment {name!r}: `{attribute}` is {shown}; it has to be {expected}")
-
-
-def _check_methods(environment: Environment[Any]) -> None:
-    """Raises UserError for a plain `def` where a coroutine is awaited, unless its annotation says what it returns."""
-    for name in ASYNC:
-        function = inspect.unwrap(getattr(environment, name))
-        function = getattr(function, "__func__", function)
-        if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
-            continue
-        if not any(word in str(function.__annotations__.get("return")) for word in ("Awaitable", "Coroutine")):
-            code = function.__code__
-            raise UserError(
-                f"environment {environment.name!r}: `def {name}` is awaited, so it has to be `async def {name}`: "
-                f"{code.co_filename}:{code.co_firstlineno}"
-            )

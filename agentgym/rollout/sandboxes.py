@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+from agentgym.contracts import check_made
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
@@ -149,6 +150,8 @@ async def leased_session(sandbox: Sandbox | None, task: Task, *, wanted: bool = 
         yield None
         return
     async with sandbox.session(network=spec.network) as session:
+        inner = session._inner if isinstance(session, _Watched) else session
+        check_made(inner, Session, f"a session of sandbox {sandbox.name!r}")
         yield session
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import pytest
+from bare_backend import BareBackend
 
 from agentgym import Environment, Reward, Task, hookimpl
 from agentgym.cli.jobs import JobShell
@@ -186,7 +187,7 @@ class Counting(Environment):
             yield Task(task_id=f"count-{number}", prompt=prompt, answer=number + 1, split=split, difficulty=number % 2)
 
 
-class EchoSandbox:
+class EchoSandbox(BareBackend):
     """Prints the program; available unless told otherwise."""
 
     name = "echo"
@@ -213,12 +214,6 @@ class EchoSandbox:
 
     async def close(self) -> None:
         self.open = False
-
-    async def __aenter__(self) -> EchoSandbox:
-        return await self.start()
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def run(self, code, *, stdin="", limits=None) -> RunResult:
         assert self.open

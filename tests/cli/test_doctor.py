@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bare_backend import BareBackend
 
 from agentgym.cli.checks import (
     PACKAGES,
@@ -96,15 +97,12 @@ def test_every_package_says_how_to_get_it() -> None:
     assert all(package.remedy for package in PACKAGES)
 
 
-class Refusing:
+class Refusing(BareBackend):
     def __init__(self, options: dict) -> None:
         pass
 
     async def probe(self) -> Capabilities:
         raise SandboxUnavailable("no engine answers. Run `start it`, then `build it`.")
-
-    async def close(self) -> None:
-        pass
 
 
 class Unsafe(Refusing):

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import fields
 
 import pytest
+from bare_backend import BareBackend
+from bare_session import BareSession
 
 from agentgym import hookimpl
 from agentgym.env import Environment, Reply
@@ -23,7 +25,7 @@ from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, SandboxSpec, Task
 
 
-class FakeBackend:
+class FakeBackend(BareBackend):
     """A sandbox that is available or not; its option `size` is the memory that it gives a call."""
 
     def __init__(
@@ -162,11 +164,6 @@ async def test_a_named_sandbox_that_lacks_what_the_tasks_need_names_those_that_h
         await choose(SMALL, heavy(), light(), tasks=tasks, name="small")
 
 
-class FakeSession:
-    async def write(self, path: str, data: bytes) -> None:
-        pass
-
-
 class SessionSandbox:
     """Counts the sessions that are open; the first `refuse` are refused."""
 
@@ -178,14 +175,14 @@ class SessionSandbox:
         self.refuse = refuse
 
     @asynccontextmanager
-    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[FakeSession]:
+    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[BareSession]:
         if self.refuse:
             self.refuse -= 1
             raise SandboxUnavailable("all are taken")
         self.open += 1
         self.leased.append(network)
         try:
-            yield FakeSession()
+            yield BareSession()
         finally:
             self.open -= 1
 

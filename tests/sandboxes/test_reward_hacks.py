@@ -8,17 +8,7 @@ from dataclasses import replace
 import pytest
 from naive_graders import GRADERS, Grader
 
-from agentgym.sandbox import (
-    CallCase,
-    CaseResult,
-    GradeRequest,
-    Limits,
-    RunStatus,
-    Sandbox,
-    SandboxBackend,
-    SandboxLost,
-    Verdict,
-)
+from agentgym.sandbox import CallCase, CaseResult, GradeRequest, Limits, RunStatus, SandboxBackend, SandboxLost, Verdict
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.hacks.hack import Hack, attack, find_fault
 from agentgym_sandboxes.audit.hacks.targets import ADD, REVERSED, TOTAL, Target
@@ -112,7 +102,7 @@ async def test_naive_graders_distinguish_a_plain_mistake_from_a_solution(docker:
     assert True in found
 
 
-class Judge(Sandbox):
+class Judge:
     """A sandbox with a fixed opinion."""
 
     name = "judge"

@@ -8,7 +8,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agentgym.errors import UserError
-from agentgym.sandbox import FileInfo, FileRefused, Limits, RunResult, RunStatus, SandboxDirty, SandboxLost
+from agentgym.sandbox import (
+    DEFAULT_LIMITS,
+    FileInfo,
+    FileRefused,
+    Limits,
+    RunResult,
+    RunStatus,
+    SandboxDirty,
+    SandboxLost,
+    Session,
+)
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.container import Container
@@ -21,10 +31,9 @@ BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3
 FILES_TIMEOUT_S = 75.0
 MAX_BYTES = 64 << 20  # of one file or one snapshot
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-DEFAULT_LIMITS = Limits()
 
 
-class DockerSession:
+class DockerSession(Session):
     """A session in a leased container. Its calls take turns, in the order in which they were made."""
 
     def __init__(

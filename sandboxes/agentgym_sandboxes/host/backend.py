@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, TypeVar
 
-from agentgym.sandbox import GradeRequest, Limits, RunResult, RunStatus, SandboxBackend, Verdict
+from agentgym.sandbox import DEFAULT_LIMITS, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend, Verdict
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.host.grading import LONG_BYTES, grade_blobs, verdict_of
 from agentgym_sandboxes.host.meter import CallMeter
@@ -16,7 +16,6 @@ from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 
 NOT_STARTED = "the sandbox is not started; use `async with` or await its start()"
 OTHER_LOOP = "the sandbox was started in another event loop, which alone can use it"
-DEFAULT_LIMITS = Limits()
 
 
 class Outcome(Protocol):

@@ -12,9 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from agentgym.errors import pip_install
-from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxUnavailable, Verdict
+from agentgym.sandbox import (
+    DEFAULT_LIMITS,
+    Capabilities,
+    GradeRequest,
+    Limits,
+    RunResult,
+    SandboxBackend,
+    SandboxUnavailable,
+    Verdict,
+)
 from agentgym.types import SandboxSpec
-from agentgym_sandboxes.host.backend import DEFAULT_LIMITS, NOT_STARTED
+from agentgym_sandboxes.host.backend import NOT_STARTED
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.stdio import grade_programs, judges_programs
 from agentgym_sandboxes.monty.config import MontyConfig
