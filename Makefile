@@ -14,6 +14,7 @@ TEST_STAMP := $(VENV)/.installed-test
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
+  && $(VENV)/bin/python tests/typed_packages.py \
   && { $(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; false; }; } \
   && { $(VENV)/bin/python benchmarks/structure.py --check > $(VENV)/budgets.log || { cat $(VENV)/budgets.log; false; }; } \
   && echo "lint: ruff, mypy, the import rules and the budgets are clean"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from agentgym.cases import DEFAULT_LIMITS as DEFAULT_LIMITS
 from agentgym.cases import AssertCase as AssertCase
@@ -23,7 +23,7 @@ from agentgym.cases import StdioCase as StdioCase
 from agentgym.cases import Verdict as Verdict
 from agentgym.contracts import Contract
 from agentgym.errors import InfraError, UserError
-from agentgym.types import Json, SandboxSpec
+from agentgym.types import SandboxSpec
 
 
 class SandboxUnavailable(InfraError):
@@ -211,8 +211,8 @@ class ImageBackend(Protocol):
         ...
 
 
-SandboxOptions: TypeAlias = dict[str, Json]
-"""What a recipe has under `sandbox.options`; each backend turns it into a config of its own."""
+SandboxOptions: TypeAlias = dict[str, Any]
+"""What a recipe has under `sandbox.options`: JSON that each backend turns into a config of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from agentgym.types import Json
 from agentgym.utf8 import clean_fields
 
 Method = TypeVar("Method")
-Schema: TypeAlias = Mapping[str, Json]
+Schema: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

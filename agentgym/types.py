@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NotRequired, TypeAlias, TypedDict, overload
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, overload
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -24,7 +24,7 @@ class Message(TypedDict):
     role: Role
     content: str
     name: NotRequired[str]
-    tool_calls: NotRequired[list[Json]]  # [{"type": "function", "id", "function": {"name", "arguments": {...}}}]
+    tool_calls: NotRequired[list[Mapping[str, Any]]]  # {"type": "function", "id", "function": {"name", "arguments"}}
     tool_call_id: NotRequired[str]  # of a tool message: the call that it answers
 
 
@@ -85,11 +85,11 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One thing to do. `answer` belongs to the environment; the agent never sees it."""
+    """One thing to do. answer: JSON of the environment's own, which alone knows its type; the agent never sees it."""
 
     task_id: str
     prompt: tuple[Message, ...]
-    answer: Json = None
+    answer: Any = None
     sandbox: SandboxSpec | None = None
     split: Split = "train"
     difficulty: int = 0

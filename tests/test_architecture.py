@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from benchmarks import recipe_way, structure
 from benchmarks.structure import PACKAGES, ROOT
@@ -188,6 +189,12 @@ def test_every_room_says_what_it_is() -> None:
     paths += [(ROOT / folder / "__init__.py") for folder in PACKAGES.values()]
     paths += (ROOT / "sandboxes/agentgym_sandboxes").glob("*/__init__.py")
     assert [str(path) for path in paths if not structure.sentence(path)] == []
+
+
+def test_every_package_in_the_wheel_is_marked_as_typed() -> None:
+    """Without the mark, type checkers ignore our annotations: everything that an author imports is Any."""
+    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {f"{package}/py.typed" for package in PACKAGES if package != "apps"} <= files
 
 
 def test_importing_the_gym_with_all_its_plugins_loads_nothing_heavy() -> None:

@@ -93,21 +93,20 @@ def _calls_of(message: Message) -> tuple[list[ToolCall], list[str]]:
     calls, ids = [], []
     for given in message.get("tool_calls", ()):
         try:
-            one = cast("Mapping[str, Any]", given)
-            name, arguments = one["function"]["name"], one["function"].get("arguments")
+            name, arguments = given["function"]["name"], given["function"].get("arguments")
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"a call of a message has function: name and arguments, not {given!r:.80}") from None
         if isinstance(arguments, str) and arguments.strip():  # no JSON object: nothing that the policy said
             arguments = {"arguments": arguments.strip()}
         calls.append(ToolCall(str(name), arguments if isinstance(arguments, Mapping) else {}))
-        ids.append(str(one.get("id", "")))
+        ids.append(str(given.get("id", "")))
     return calls, ids
 
 
 def _spoken(message: Message, calls: Sequence[ToolCall], ids: Sequence[str]) -> Message:
     if not calls:
         return {"role": "assistant", "content": message["content"]}
-    written: list[Json] = [
+    written: list[Mapping[str, Any]] = [
         {"type": "function", "id": one, "function": {"name": call.name, "arguments": dict(call.arguments)}}
         for call, one in zip(calls, ids, strict=True)
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
-from agentgym.types import Json, Message, ToolTrace
+from agentgym.types import Message, ToolTrace
 from agentgym.utf8 import clean_fields, clean_text
 
 Call = ToolCall | MalformedCall
@@ -57,7 +57,7 @@ def assistant_message(said: AgentTurn, ids: Sequence[str]) -> Message:
     """The turn as a chat message. ids: one for each call; a malformed one is in no message."""
     if not said.calls:
         return {"role": "assistant", "content": said.text}
-    calls: list[Json] = [
+    calls: list[Mapping[str, Any]] = [
         {"type": "function", "id": call_id, "function": {"name": call.name, "arguments": call.arguments}}
         for call, call_id in zip(said.calls, ids, strict=True)
         if isinstance(call, ToolCall)

@@ -133,7 +133,7 @@ def _assistant(path: str, content: Json) -> Message:
     if isinstance(content, str):
         return {"role": "assistant", "content": as_text(content, path)}
     texts: list[Json] = []
-    calls: list[Json] = []
+    calls: list[Mapping[str, Any]] = []
     for where, block in objects(content, path):
         if block.get("type") == "tool_use":
             call_id, name = as_text(block.get("id"), f"{where}.id"), as_text(block.get("name"), f"{where}.name")

@@ -124,11 +124,11 @@ def _message(path: str, given: Mapping[str, Json]) -> Message:
     calls = [_call(where, call) for where, call in objects(given.get("tool_calls") or [], f"{path}.tool_calls")]
     message: Message = {"role": "assistant", "content": content}
     if calls:
-        message["tool_calls"] = calls
+        message["tool_calls"] = [*calls]
     return message
 
 
-def _call(path: str, given: Mapping[str, Json]) -> Json:
+def _call(path: str, given: Mapping[str, Json]) -> dict[str, Json]:
     if given.get("type", "function") != "function":
         refuse(f"{json.dumps(given.get('type'))[:80]} is not supported; give function", f"{path}.type")
     function = as_object(given.get("function"), f"{path}.function")

@@ -142,7 +142,7 @@ def _message(path: str, item: Mapping[str, Json], kind: Json) -> Message:
             refuse(f"{json.dumps(role)[:80]} is unknown; give system, developer, user or assistant", f"{path}.role")
 
 
-def _read_call(path: str, item: Mapping[str, Json]) -> Json:
+def _read_call(path: str, item: Mapping[str, Json]) -> dict[str, Json]:
     return call_message(
         as_text(item.get("call_id"), f"{path}.call_id"),
         as_text(item.get("name"), f"{path}.name"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tokenizer import TEMPLATE_ADVICE
 from agentgym.tools import Schema
-from agentgym.types import Json, Message, Role
+from agentgym.types import Message, Role
 
 _MARK = re.compile("(\u27ea[^\u27eb]*\u27eb)")
 _THOUGHT = "<think>\nhm\n</think>\n\n"
@@ -97,7 +98,7 @@ def _calls_and_results(tools: Sequence[Schema], turn: int, num: int) -> tuple[Me
     function = tools[0]["function"]
     assert isinstance(function, Mapping)
     name, ids = str(function["name"]), [f"call{turn}000{n}" for n in range(num)]
-    calls: list[Json] = [
+    calls: list[Mapping[str, Any]] = [
         {"type": "function", "id": one, "function": {"name": name, "arguments": {"x": f"\u27eaagent {turn}\u27eb"}}}
         for one in ids
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from agentgym.text.tool_formats.base import replaced
-from agentgym.types import Json
 
 
 class Marks:
@@ -25,8 +25,8 @@ class Marks:
                 text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
         return text
 
-    def all_broken_up(self, value: Json) -> Json:
-        """Breaks up the marks in all texts of a value."""
+    def all_broken_up(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Breaks up the marks in all texts of a call."""
         for mark in self._marks:
-            value = replaced(value, mark, f"{mark[:1]} {mark[1:]}")
-        return value
+            call = cast("Mapping[str, Any]", replaced(call, mark, f"{mark[:1]} {mark[1:]}"))
+        return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.text.tool_formats.hermes import Hermes
 from agentgym.text.tool_formats.json_calls import dumps
 from agentgym.tools import MalformedCall, ToolCall
-from agentgym.types import Json, Message
+from agentgym.types import Message
 
 Written = Literal["object", "text", "content"]
 """How a template takes the calls of a turn: arguments as an object, as JSON text, or only as part of the content."""
@@ -96,7 +96,7 @@ def call_message(calls: Sequence[ToolCall], content: str, use: ToolUse) -> Messa
 
 
 def calling_message(calls: Sequence[ToolCall], content: str, calls_as: Literal["object", "text"]) -> Message:
-    written: list[Json] = [
+    written: list[Mapping[str, Any]] = [
         {
             "type": "function",
             "id": call.call_id,

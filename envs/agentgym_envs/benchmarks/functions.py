@@ -60,7 +60,7 @@ class FunctionTools:
 
 def call_message(*calls: NamedCall, content: str = "") -> Message:
     """An assistant's message with these calls, as an oracle yields it."""
-    written: list[Json] = [
+    written: list[Mapping[str, Any]] = [
         {"type": "function", "id": f"call_{index}", "function": {"name": name, "arguments": dict(arguments)}}
         for index, (name, arguments) in enumerate(calls)
     ]

@@ -31,7 +31,7 @@ def final_message(text: str, answer: str, *, boxed: bool) -> Message:
 
 def call_message(name: str, arguments: dict[str, Json], number: int) -> Message:
     """An assistant's turn that is one call."""
-    call: Json = {"type": "function", "id": f"call_{number}", "function": {"name": name, "arguments": arguments}}
+    call = {"type": "function", "id": f"call_{number}", "function": {"name": name, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 

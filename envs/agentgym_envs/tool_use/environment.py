@@ -197,5 +197,5 @@ def solution(plan: Plan) -> Generator[Message, tuple[Message, ...], None]:
 
 def call_message(tool: str, arguments: Mapping[str, Json], call_id: str) -> Message:
     """An assistant message that makes one call."""
-    call: Json = {"type": "function", "id": call_id, "function": {"name": tool, "arguments": dict(arguments)}}
+    call = {"type": "function", "id": call_id, "function": {"name": tool, "arguments": dict(arguments)}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
