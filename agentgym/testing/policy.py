@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from agentgym.agents import Agent
 from agentgym.env import Environment, EpisodeContext
@@ -85,7 +85,7 @@ async def play_agent(
             activity=Activity(),
             agent=agent,
             name=type(agent).__name__,
-            door=endpoint,
+            endpoint=endpoint,
         )
         task = task or next(iter(environment.tasks("test")))
         return await player.play(task, episode_id=task.task_id, seed=seed)
@@ -178,7 +178,7 @@ def _script(replies: Replies, talks: Sequence[EpisodeContext[Any]]) -> Iterator[
     if callable(replies):
         return _asked(replies, talks)
     if isinstance(replies, Iterator):
-        return replies if hasattr(replies, "send") else map(_message, replies)
+        return cast("Iterator[Message]", replies) if hasattr(replies, "send") else map(_message, replies)
     return [_message(one) for one in ([replies] if isinstance(replies, (str, Mapping)) else replies)]
 
 
