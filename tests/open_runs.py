@@ -14,6 +14,7 @@ from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.tasks import TaskStream
 from agentgym.run.async_run import AsyncRun
 from agentgym.run.background import Background, Sinks
+from agentgym.run.changes import Changes
 from agentgym.run.control import Control, StepLock
 from agentgym.run.engines import Engines
 from agentgym.run.metrics import StepClock, StepMeter
@@ -151,6 +152,7 @@ def open_run(
         tasks=TaskStream(Task(task_id=str(n), prompt=()) for n in range(99)),
         state=RunState(),
         control=Control(folder, Steering(folder.path)),
+        changes=Changes(folder=folder, recipe=recipe),
         meter=StepMeter(clock=StepClock(gym.activity)),
         monitor=InfraMonitor(1.0),
         last=Position(),

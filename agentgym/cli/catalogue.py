@@ -43,11 +43,12 @@ RUNS = {
     "list": "list the runs with their state, last figures and gain",
     "episodes": "read the episodes of a run or an evaluation, one by one",
     "curve": "draw a run's curves, here and as a PNG",
+    "steer": "change settings of a run that goes on; ask it to save, measure itself or stop",
     "rescore": "score a run's saved episodes again, with other rewards",
     "replay": "train a step again from its saved episodes, and compare",
     "audit": "check that a run's folder is whole: nothing twice, lost or left behind",
 }
-"""The commands of `agentgym runs`. All but `list` were commands of their own, and can still be called so."""
+"""The commands of `agentgym runs`. All but `list` can still be called alone, as most of them once were."""
 OWN = {name: text for group in GROUPS.values() for name, text in group.items()} | {
     f"runs {name}": text for name, text in RUNS.items()
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ class Jobs:
         *,
         resume: bool,
         from_step: int | None,
+        given: Sequence[str],
         registry: PluginRegistry,
         notice: asyncio.Event | None,
     ) -> TrainResult:
@@ -50,7 +51,7 @@ class Jobs:
         with explained():
             from agentgym.run.train import train
         return await train(
-            recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice
+            recipe, folder, reporter, resume=resume, from_step=from_step, given=given, registry=registry, notice=notice
         )
 
     def restart(self, restarts: Restarts) -> int:

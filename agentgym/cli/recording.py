@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentgym.cli.failures import Failure, explain
@@ -48,12 +48,14 @@ def run_training(
     *,
     before: StatusRecord | None = None,
     from_step: int | None = None,
+    given: Sequence[str] = (),
     notice: asyncio.Event | None = None,
 ) -> TrainResult:
     """Train; whatever ends it is raised and recorded.
 
     sources: where the recipe's fields come from. before: the status of the run that is resumed. from_step:
-    its checkpoint to continue from; the newest otherwise. notice: once it is set, the run saves and ends.
+    its checkpoint to continue from; the newest otherwise. given: settings that this start sets itself. notice: once it
+    is set, the run saves and ends.
     """
 
     def warn(text: str) -> None:
@@ -65,7 +67,9 @@ def run_training(
         for line in [*plan(recipe), f"folder       {folder.path}"]:
             reporter.note(line)
         resume = before is not None
-        job = jobs.train(recipe, folder, reporter, resume=resume, from_step=from_step, registry=registry, notice=notice)
+        job = jobs.train(
+            recipe, folder, reporter, resume=resume, from_step=from_step, given=given, registry=registry, notice=notice
+        )
         result = _finish(drive, job, reporter, before)
         folder.set_status(
             RunStatus.INTERRUPTED if result.stopped else RunStatus.DONE, result.stopped or result.nothing_left

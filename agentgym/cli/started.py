@@ -32,6 +32,7 @@ from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.recipe import Command
+from agentgym.runs.changes import read_changes, with_values
 from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord, run_path
@@ -116,8 +117,11 @@ def _finished(
     if command == "sft" and "sft" not in config:
         raise UserError(f"{arguments.resume} was not made by `agentgym sft`: agentgym train --resume {folder.path}")
     trusted(folder.path, config, trust=arguments.trust, shell=shell)
+    changes = read_changes(folder.path)
+    config = with_values(config, {one.setting: one.value for one in changes})
     recipe, sources, registry = finish(config, {}, arguments, where, shell, command=command)
-    changed = {key: source for key, source in sources.items() if source != where}
+    changed = {one.setting: f"changed after step {one.step}" for one in changes}
+    changed |= {key: source for key, source in sources.items() if source != where}
     return (recipe, folder.load_sources() | changed, registry), folder.path
 
 
@@ -172,6 +176,7 @@ def _train(
             partial(run_until_stopped, grace=grace),
             before=before,
             from_step=arguments.from_step,
+            given=[word.removeprefix("--").partition("=")[0] for word in arguments.overrides],
             notice=grace.noticed if grace else None,
         )
         _show_result(result, folder, shell, recipe.command, as_json=arguments.json)

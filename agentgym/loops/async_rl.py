@@ -114,7 +114,7 @@ class Run(Protocol[Result_co]):
         """Make a checkpoint. wait: until it is whole, and not only copied."""
 
     async def answer_requests(self, position: Position, held: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Do what users asked of the run since the last step. Returns whether it ends here."""
+        """Do what users asked of the run since the last step, which may change `config`. Returns whether it ends."""
 
     def release(self, position: Position) -> None:
         """The step is over: until the next one begins, the run can be saved from outside."""
@@ -131,10 +131,9 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
 
     change_loop: called with the loop before it runs, for experiments.
     """
-    config = run.config
 
     async def after_step(record: StepRecord) -> None:
-        step, is_last = record.step, record.step == config.steps
+        config, step, is_last = run.config, record.step, record.step == run.config.steps
         here = partial(loop.position_at, step, record.next_group)
         metrics = await run.end_step(record, here())
         if _is_due(config.check_sync_every, step):
@@ -147,10 +146,11 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
         if is_last or _is_due(config.checkpoint_every, step):
             await run.save(here(), wait=is_last or not config.checkpoint_in_background)
         loop.stopping = await run.answer_requests(here(), loop.held)
+        loop.change(run.config)
         run.release(here())
 
     loop = TrainingLoop(
-        config=config,
+        config=run.config,
         tasks=run.tasks,
         rollout=lambda task, group_id: run.play(task, group_id, loop.began[group_id]),
         learner=run.learner,
@@ -195,6 +195,7 @@ class TrainingLoop:
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(default_factory=asyncio.Queue)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _update: asyncio.Task[None] | None = None
+    _surplus: int = 0  # slots that are not given back, since fewer groups shall be played
 
     async def run(self) -> list[Group]:
         """Returns after the last step; or earlier, with the groups that a step skipped, when it found none with signal.
@@ -202,12 +203,11 @@ class TrainingLoop:
         A crash in any rollout ends the run, as an ExceptionGroup.
         """
         without_signal: list[Group] = []
-        config = self.config
         for version in self._first_versions():
             self._slots.put_nowait(version)
         async with self._tasks as tasks:
             sampler = tasks.create_task(self._sample(tasks))
-            for step in range(self.position.step + 1, config.steps + 1):
+            for step in range(self.position.step + 1, self.config.steps + 1):
                 groups, skipped = await self._collect(step)
                 if not groups:
                     without_signal = skipped
@@ -225,6 +225,14 @@ class TrainingLoop:
         if self._update is not None:
             await asyncio.wait([self._update])  # its error ends all tasks of the loop
 
+    def change(self, config: LoopConfig) -> None:
+        """Go on with another config after a step. With fewer slots those that are given back next are withheld."""
+        self._surplus -= config.num_slots - self.config.num_slots
+        self.config = config
+        while self._surplus < 0:
+            self._surplus += 1
+            self._slots.put_nowait(self.generator.version)
+
     def position_at(self, step: int, next_group: int) -> Position:
         """Where the run is when this step is done, for a loop that continues there."""
         versions: tuple[int, ...] = ()
@@ -237,8 +245,16 @@ class TrainingLoop:
 
     def _first_versions(self) -> list[int]:
         """One for each slot. A recipe that was changed may have more or fewer of them."""
-        position, slots = self.position, self.config.num_slots
-        return [*position.versions, *[position.step] * slots][:slots]
+        versions, slots = self.position.versions, self.config.num_slots
+        self._surplus = max(0, len(versions) - slots)
+        return [*versions, *[self.position.step] * (slots - len(versions))]
+
+    def _give_back(self, version: int) -> None:
+        """A slot, for a group that these weights sample."""
+        if self._surplus:
+            self._surplus -= 1
+        else:
+            self._slots.put_nowait(version)
 
     async def _sample(self, tasks: asyncio.TaskGroup) -> None:
         for group_id in itertools.count(self.position.next_group):
@@ -250,7 +266,7 @@ class TrainingLoop:
         group = await self.rollout(task, group_id)
         self.tasks.observe(group)
         if not group.has_signal and not self.config.deterministic:
-            self._slots.put_nowait(self.generator.version)  # it will never be trained, so no later group waits for it
+            self._give_back(self.generator.version)  # it will never be trained, so no later group waits for it
         return group
 
     @property
@@ -274,7 +290,7 @@ class TrainingLoop:
     async def _hand_over(self, step: int, slots: int) -> None:
         await self.generator.update_weights(step)
         for _ in range(slots):
-            self._slots.put_nowait(step)  # only now: a group that began earlier would exceed the staleness of its slot
+            self._give_back(step)  # only now: a group that began earlier would exceed the staleness of its slot
 
     async def _collect(self, step: int) -> tuple[list[Group], list[Group]]:
         """Groups with signal in start order, and those that were skipped on the way; without any, all had no signal.
@@ -296,7 +312,7 @@ class TrainingLoop:
             trained = group.has_signal and oldest_version(group) >= oldest
             (groups if trained else skipped).append(group)
             if not trained and (group.has_signal or self.config.deterministic):
-                self._slots.put_nowait(step - 1)
+                self._give_back(step - 1)
         return groups, skipped
 
 

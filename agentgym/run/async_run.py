@@ -19,6 +19,7 @@ from agentgym.rl.ending import nothing_left
 from agentgym.rl.trained import by_turn
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.tasks import TaskStream
+from agentgym.run.changes import Changes, recipe_at
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.control import Control, StepLock
 from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends
@@ -28,11 +29,13 @@ from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.resume import RunState, undo_later_steps
 from agentgym.run.session import Session
 from agentgym.run.sync_check import check_sync
+from agentgym.runs.changes import Change, read_changes
 from agentgym.runs.checkpoints import drop_undone, drop_unfinished
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
 from agentgym.runs.steering import Steering
+from agentgym.tables.changeable import changeable
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.types import Group, Json, Task
 
@@ -44,7 +47,7 @@ class AsyncRun:
     """Implements `agentgym.loops.async_rl.Run` over a session.
 
     learner: takes the lock for a step, which `release` gives back. position: where this process began. last: what a
-    checkpoint would hold now, between two steps.
+    checkpoint would hold now, between two steps. config: the loop's as it is now.
     """
 
     session: Session
@@ -57,14 +60,16 @@ class AsyncRun:
     in_flight: InFlight
     checkpoints: Checkpoints
     control: Control
+    changes: Changes
     meter: StepMeter
     monitor: InfraMonitor
     last: Position
 
     @classmethod
-    async def begin(cls, session: Session, lock: asyncio.Lock | None = None) -> AsyncRun:
+    async def begin(cls, session: Session, lock: asyncio.Lock | None = None, later: Sequence[Change] = ()) -> AsyncRun:
         """Take over what the folder holds, or save a checkpoint of step 0. lock: held from a step's begin to its end.
 
+        later: changes of settings that are made again after their steps.
         Raises UserError for a folder with the checkpoints of another loop.
         """
         settled, folder, engines, start = session.settled, session.folder, session.engines, session.start
@@ -98,6 +103,8 @@ class AsyncRun:
             undo_later_steps(folder, state)
         drop_unfinished(folder)
         engines.trainer.journal.clear()
+        # as the run began: what a sampler draws may depend on it
+        slots = recipe_at(settled.recipe, read_changes(folder.path), -1).loop.num_slots
         return cls(
             session=session,
             config=loop,
@@ -105,12 +112,13 @@ class AsyncRun:
             generator=engines.generator,
             position=position,
             tasks=settled.recipe.task_sampler.stream(
-                session.gym.environment, loop.seed, position.next_group, in_flight=loop.num_slots, state=position.tasks
+                session.gym.environment, loop.seed, position.next_group, in_flight=slots, state=position.tasks
             ),
             state=state,
             in_flight=in_flight,
             checkpoints=checkpoints,
             control=Control(folder, Steering(folder.path)),
+            changes=Changes(folder=folder, recipe=settled.recipe, later=[*later]),
             meter=StepMeter(clock=StepClock(session.gym.activity)),
             monitor=InfraMonitor(settled.recipe.rollout.max_infra_error_share),
             last=position,
@@ -196,8 +204,26 @@ class AsyncRun:
                 await self._evaluate(step, self.config.eval_tasks)
             return known
 
-        await self.control.after_step(step, save=save, evaluate=evaluate)
+        async def change(setting: str, value: Json) -> str:
+            made = self.changes.make(step, setting, value)
+            if made is not None:
+                await self._apply(made)
+            return "it has this value already" if made is None else str(made)
+
+        for one in self.changes.due(step):
+            await self._apply(one)
+        await self.control.after_step(step, save=save, evaluate=evaluate, change=change)
         return bool(self.control.stopped)
+
+    async def _apply(self, change: Change) -> None:
+        recipe, trainer = self.changes.recipe, self.session.engines.trainer
+        self.config = recipe.loop
+        match changeable(change.setting).applied_by:
+            case "trainer":
+                await trainer.set_rate(recipe.optimizer.lr)
+            case "checkpoints":
+                self.checkpoints.keep = recipe.loop.keep_checkpoints
+        self.session.reporter.note(f"after step {change.step}: {change}")
 
     def release(self, position: Position) -> None:
         self.last = position

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from agentgym.errors import InfraError
+from agentgym.errors import InfraError, UserError
 from agentgym.loops.async_rl import Learner
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Request, State, Steering
-from agentgym.types import Group
+from agentgym.types import Group, Json
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ T = TypeVar("T")
 EARLIER = "it was asked of an earlier process of this run"
 THERE = "it was there already"
 Act = Callable[[], Awaitable[bool]]
+ChangeSetting = Callable[[str, Json], Awaitable[str]]
 
 
 @dataclass(slots=True)
@@ -41,12 +42,19 @@ class Control:
             if request.time < began:
                 self._answer(request, "refused", step, EARLIER)
 
-    async def after_step(self, step: int, *, save: Act, evaluate: Act) -> None:
+    async def after_step(self, step: int, *, save: Act, evaluate: Act, change: ChangeSetting) -> None:
         """Do everything that was asked since the last step, in its order.
 
         save: makes a checkpoint of the step; evaluate: measures its weights. Both return whether that was done before.
+        change: gives a setting another value and says which it had; raises UserError for one that is not allowed.
         """
         for request in self.steering.waiting():
+            if request.action == "set":
+                try:
+                    self._answer(request, "applied", step, await change(request.setting, request.value))
+                except UserError as error:
+                    self._answer(request, "refused", step, str(error))
+                continue
             known = await (evaluate if request.action == "evaluate" else save)()
             if request.action == "stop":
                 self.stopped = f"stopped after step {step}, as it was asked to"
@@ -56,7 +64,7 @@ class Control:
         """Answer those who asked, and note it among the run's events. A full disk ends the run elsewhere."""
         with contextlib.suppress(InfraError):
             self.steering.answer(request, state, step, text)
-            self.folder.event(f"{request.action} was asked for: {state} at step {step}{text and ': '}{text}")
+            self.folder.event(f"{request.shown} was asked for: {state} at step {step}{text and ': '}{text}")
 
 
 @dataclass(slots=True)

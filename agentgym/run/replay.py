@@ -20,6 +20,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.run.engines import make_credit, runtime_of, trainer_setup
 from agentgym.run.metrics import loop_metrics, rollout_metrics
 from agentgym.run.settle import find_teacher
+from agentgym.runs.changes import read_changes, values_at
 from agentgym.runs.checkpoints import load_position
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.metrics import MetricsRow
@@ -147,6 +148,7 @@ async def replay(
                     await trainer.call(TitanTrainer.save, str(before))
                 trained, skipped = restore_groups(folder.read_episodes(step))
                 await trainer.call(TitanTrainer.hold_version, step - 1)
+                await trainer.call(TitanTrainer.set_rate, rate_at(folder, step, recipe.optimizer.lr))
                 figures = await _figures(learner, step, trained, skipped)
                 result.steps.append(compare_step(step, plan.recorded[step].metrics, figures))
                 reporter.step(step, plan.step, figures)
@@ -190,6 +192,12 @@ async def trainer_processes(
             trainer=trainer, reference=reference, credit=credit, activity=Activity(), branch_weights=weights
         )
         yield trainer, learner
+
+
+def rate_at(folder: RunFolder, step: int, given: float) -> float:
+    """optimizer.lr of a step, where it was changed while the run went on; else the given one."""
+    found = values_at([one for one in read_changes(folder.path) if one.setting == "optimizer.lr"], step - 1)
+    return float(found.get("optimizer.lr", given))
 
 
 async def _figures(learner: TitanLearner, step: int, trained: list[Group], skipped: list[Group]) -> dict[str, float]:

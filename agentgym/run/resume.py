@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
 
 from agentgym.config import to_mapping
 from agentgym.errors import UserError, nearest
 from agentgym.evals.play import EvalResult
 from agentgym.loops.async_rl import Position
 from agentgym.run.settle import Settled
+from agentgym.runs.changes import Change, values_at, with_values
 from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows, torn_step
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
@@ -81,16 +81,23 @@ class StartPoint:
 
 
 def find_start(
-    settled: Settled, folder: RunFolder, say: Callable[[str], None], from_step: int | None = None
+    settled: Settled,
+    folder: RunFolder,
+    say: Callable[[str], None],
+    from_step: int | None = None,
+    changes: Sequence[Change] = (),
 ) -> StartPoint:
-    """Where a run that ended goes on. from_step: at this checkpoint, instead of as far on as possible."""
+    """Where a run that ended goes on. from_step: at this checkpoint, instead of as far on as possible.
+
+    changes: those of its settings that it goes on with.
+    """
     recipe = settled.recipe
     state = resumed_state(folder, settled.model, from_step, say, recipe.trainer.lora)
     if recipe.sft is not None or state.position is None or from_step is not None:
         return StartPoint(state=state)
     if state.position.step >= recipe.loop.steps:
         return StartPoint(state=state)
-    return StartPoint(state=state, replayed=journal_position(folder, state.position.step, settled, say))
+    return StartPoint(state=state, replayed=journal_position(folder, state.position.step, settled, say, changes))
 
 
 def resumed_state(
@@ -151,7 +158,7 @@ def _whole(folder: RunFolder, step: int, model_path: Path, last: Position | None
 
 
 def journal_position(
-    folder: RunFolder, checkpoint: int, settled: Settled, say: Callable[[str], None]
+    folder: RunFolder, checkpoint: int, settled: Settled, say: Callable[[str], None], changes: Sequence[Change] = ()
 ) -> Position | None:
     """The position after the last finished step, if the journal leads there from this step's checkpoint; else None.
 
@@ -176,7 +183,7 @@ def journal_position(
         say(f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint: {problem}")
         return None
     before = _settings(config)
-    after = _settings(cast("Mapping[str, object]", to_mapping(recipe)))
+    after = _settings(with_values(to_mapping(recipe), values_at(changes, position.step)))
     if changed := [name for name in SETTINGS if before[name] != after[name]]:
         say(
             f"steps {checkpoint + 1} to {position.step} are done again from the checkpoint, not from the journal: it "

@@ -2,6 +2,7 @@
 
 Lines are only appended, each by one write, so any number of clients and the run itself can write at once:
 {"request": "9f2c41d0", "action": "checkpoint", "time": 1795335544.2}           by a client
+{"request": "51b0c7aa", "action": "set", "setting": "optimizer.lr", "value": 1e-5, "time": ...}      the same
 {"answer": "9f2c41d0", "state": "applied", "step": 12, "text": "", "time": ...}  by the run, between two steps
 """
 
@@ -17,26 +18,35 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agentgym.errors import UserError, nearest
+from agentgym.runs.changes import is_value
 from agentgym.runs.files import append_line, dump_line, writing
 from agentgym.types import Json
+from agentgym.yaml import dump_inline
 
 FILE = "steering.jsonl"
 MAX_BYTES = 2**20  # of the file: beyond it nothing more can be asked
-Action = Literal["stop", "checkpoint", "evaluate"]
+Action = Literal["stop", "checkpoint", "evaluate", "set"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 State = Literal["waiting", "applied", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """step: after which it was applied or refused; None while it waits. text: why, or what was done."""
+    """setting, value: of a `set`. step: after which it was applied or refused; None while it waits. text: why, or what
+    was done."""
 
     id: str
     action: Action
+    setting: str = ""
+    value: Json = None
     time: float
     state: State = "waiting"
     step: int | None = None
     text: str = ""
+
+    @property
+    def shown(self) -> str:
+        return f"{self.setting}={dump_inline(self.value)}" if self.action == "set" else self.action
 
 
 @dataclass(slots=True)
@@ -68,10 +78,11 @@ class Steering:
     def waiting(self) -> list[Request]:
         return [one for one in self.read() if one.state == "waiting"]
 
-    def ask(self, action: str) -> Request:
+    def ask(self, action: str, setting: str = "", value: Json = None) -> Request:
         """Append a request. One that waits for the same is returned instead, so two clients ask for one thing.
 
-        Raises UserError for an unknown action, and InfraError where the folder can't be written.
+        setting, value: of a `set`, which are not checked here. Raises UserError for an unknown action, and InfraError
+        where the folder can't be written.
         """
         if action not in ACTIONS:
             raise UserError(f"a run can't be asked to {action[:50]!r}.{nearest(action, ACTIONS)}")
@@ -80,12 +91,14 @@ class Steering:
         with writing(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # two clients ask one after the other
             for one in self.waiting():
-                if one.action == action:
+                if (one.action, one.setting, one.value) == (action, setting, value):
                     return one
             if self.path.stat().st_size > MAX_BYTES:
                 raise UserError(f"{self.path} holds {MAX_BYTES} bytes of requests; remove it to ask for more")
             name = secrets.token_hex(4)
-            append_line(self.path, dump_line({"request": name, "action": action, "time": time.time()}))
+            line: dict[str, Json] = {"request": name, "action": action}
+            line |= {"setting": setting, "value": value} if action == "set" else {}
+            append_line(self.path, dump_line({**line, "time": time.time()}))
             self.read()
             return self._found[name]
 
@@ -102,7 +115,10 @@ class Steering:
             return
         match record:
             case {"request": str(name), "action": str(action), "time": int() | float() as when} if action in ACTIONS:
-                self._found.setdefault(name[:40], Request(id=name[:40], action=action, time=when))  # type: ignore[arg-type]
+                setting, value = str(record.get("setting", ""))[:100], record.get("value")
+                if action != "set" or (setting and is_value(value)):
+                    made = Request(id=name[:40], action=action, setting=setting, value=value, time=when)  # type: ignore[arg-type]
+                    self._found.setdefault(name[:40], made)
             case {"answer": str(name), "state": "applied" | "refused" as state, "step": int(step)} if (
                 name in self._found
             ):
@@ -114,6 +130,8 @@ def as_json(request: Request) -> Mapping[str, Any]:
     return {
         "id": request.id,
         "action": request.action,
+        "setting": request.setting,
+        "value": request.value,
         "time": request.time,
         "state": request.state,
         "step": request.step,

@@ -89,6 +89,11 @@ class TitanTrainer(ServiceActor):
         return await self._run(self._step, self._engine.train_step, samples)
 
     @endpoint
+    async def set_rate(self, rate: float) -> None:
+        """Another optimizer.lr for the next steps; the schedule stays."""
+        await self._run(self._engine.set_rate, rate)
+
+    @endpoint
     async def trained_logprobs(self) -> array[float]:
         """Log-probabilities of the tokens that the last step trained, in the order of its samples; see
         TrainerSetup.keep_logprobs.

@@ -37,7 +37,7 @@ from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.saving import Export, Saver
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.trainer.state import load_checkpoint
+from agentgym.trainer.state import load_checkpoint, set_rate
 from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
@@ -153,6 +153,10 @@ class TitanEngine:
         if self._setup.keep_logprobs:
             self._kept = partial(_old_logprobs, samples)
         return metrics | self._end_step()
+
+    def set_rate(self, rate: float) -> None:
+        """Another optimizer.lr for the next steps; the schedule stays."""
+        set_rate(self._built, rate)
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip the gradient, step, clear it. Raises RuntimeError when it is not finite, and leaves the weights."""

@@ -31,12 +31,13 @@ _NAME = re.compile(r"step-(\d+)\.batch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """What one step is trained on. version: of the newest weights that were published before it. moved: whether steps
-    were trained since.
+    were trained since. rate: optimizer.lr of the step; None in the batch of an older version.
     """
 
     step: int
     version: int
     moved: bool = False
+    rate: float | None = None
     samples: Sequence[Sample]
 
 
@@ -107,7 +108,14 @@ class Journal:
 def encode(batch: Batch) -> bytes:
     samples = SampleColumns.of(batch.samples)
     rows, columns = _rows_of_columns(samples) if isinstance(samples, SampleColumns) else _rows(samples)
-    head = {"format": FORMAT, "step": batch.step, "version": batch.version, "moved": batch.moved, "samples": rows}
+    head = {
+        "format": FORMAT,
+        "step": batch.step,
+        "version": batch.version,
+        "moved": batch.moved,
+        "rate": batch.rate,
+        "samples": rows,
+    }
     return json.dumps(head).encode() + b"\n" + zlib.compress(b"".join(columns), FAST)
 
 
@@ -166,8 +174,8 @@ def decode(data: bytes) -> Batch:
         samples.append(Sample(**values))
     if place != len(body):
         raise ValueError(f"{len(body)} bytes of columns, {place} expected")
-    moved = head.get("moved", False)  # older versions of this format lack it
-    return Batch(step=head["step"], version=head["version"], moved=moved, samples=samples)
+    moved, rate = head.get("moved", False), head.get("rate")  # older versions of this format lack them
+    return Batch(step=head["step"], version=head["version"], moved=moved, rate=rate, samples=samples)
 
 
 def _column(values: Sequence[float]) -> array[Any]:

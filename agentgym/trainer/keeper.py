@@ -31,7 +31,7 @@ Ts = TypeVarTuple("Ts")
 class TrainerKeeper(TrainerClient):
     """Every step goes through `train_step`, every publication through `push_weights`. Calls come one at a time.
 
-    step: optimizer steps done, whatever became of the processes that did them.
+    step: optimizer steps done, whatever became of the processes that did them. rate: optimizer.lr of the next one.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class TrainerKeeper(TrainerClient):
         super().__init__(setup, store=store, runtime=runtime, max_restarts=setup.trainer.max_restarts)
         self.journal = journal
         self.step = 0
+        self.rate = setup.optimizer.lr
         self._holds_weights = holds_weights
         self._watch = MismatchWatch(setup.trainer.mismatch)
         self._checkpoint: tuple[int, Path] | None = None
@@ -65,7 +66,9 @@ class TrainerKeeper(TrainerClient):
 
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         samples = await asyncio.to_thread(SampleColumns.of, samples)
-        batch = Batch(step=self.step + 1, version=self._version or 0, moved=self._moved, samples=samples)
+        batch = Batch(
+            step=self.step + 1, version=self._version or 0, moved=self._moved, rate=self.rate, samples=samples
+        )
         written = asyncio.ensure_future(asyncio.to_thread(self.journal.write, batch))
         try:
             metrics = await super().train_step(samples)
@@ -85,6 +88,11 @@ class TrainerKeeper(TrainerClient):
         )
         self._version, self._published_at, self._moved = version, self.step, False
 
+    async def set_rate(self, rate: float) -> None:
+        """Train the steps from now on with another optimizer.lr."""
+        self.rate = rate
+        await self._insist(lambda: self._ask(TitanTrainer.set_rate, rate), again=self._nothing)
+
     async def call_unrecorded(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
         """A call that changes the trainer beside the journal: a loss can't be made good from then on, and is raised."""
         self._max_restarts = 0
@@ -96,7 +104,7 @@ class TrainerKeeper(TrainerClient):
         self.journal.drop(step)
 
     async def _restore(self) -> None:
-        first = 0
+        first, rate = 0, self._setup.optimizer.lr
         if self._checkpoint is not None:
             first, folder = self._checkpoint
             await self._ask(TitanTrainer.load, str(folder))
@@ -104,11 +112,18 @@ class TrainerKeeper(TrainerClient):
             if step > first:
                 batch = await asyncio.to_thread(self.journal.read, step)
                 await self._hold(batch.version, moved=batch.moved)
+                rate = await self._change_rate(rate, self.rate if batch.rate is None else batch.rate)
                 await self._ask(TitanTrainer.train_step, batch.samples)
             if self._holds_weights and self._version is not None and step == self._published_at:
                 await self._store_again(self._version)
+        await self._change_rate(rate, self.rate)
         if self._version is not None:
             await self._hold(self._version, moved=self._moved)
+
+    async def _change_rate(self, before: float, rate: float) -> float:
+        if rate != before:
+            await self._ask(TitanTrainer.set_rate, rate)
+        return rate
 
     async def _hold(self, version: int, *, moved: bool) -> None:
         await self._ask(TitanTrainer.hold_moved if moved else TitanTrainer.hold_version, version)

@@ -61,6 +61,13 @@ def _trained(weights: dict[str, Any]) -> dict[str, Any]:
     return {name: weight for name, weight in weights.items() if is_adapter(name)} or weights
 
 
+def set_rate(built: TrainedModel, rate: float) -> None:
+    """Another rate of the plateau for the next steps."""
+    for scheduler in built.schedule.schedulers:
+        scheduler.base_lrs = [rate] * len(scheduler.base_lrs)
+    _restore_rate(built, built.schedule.state_dict())
+
+
 def _restore_rate(built: TrainedModel, state: dict[str, Any]) -> None:
     """The position in the schedule, and the next step's rate in the optimizers, which hold that of the save."""
     built.schedule.load_state_dict(state)

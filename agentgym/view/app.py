@@ -156,7 +156,8 @@ class View:
     def steer(self, request: Request, body: Mapping[str, Any]) -> Any:
         if not self.can_steer:
             raise Problem("forbidden", "this view only reads")
-        return {"steering": ask(self._asked(request), str(body.get("action", "")))}
+        action, setting = (str(body.get(name, "")) for name in ("action", "setting"))
+        return {"steering": ask(self._asked(request), action, setting, body.get("value"))}
 
     def _asked(self, request: Request) -> Run:
         return self.run(request.path_params["run"])

@@ -103,7 +103,7 @@ class FakeJobs:
         self.restarts.append(restarts)
         return 75
 
-    async def train(self, recipe, folder, reporter, *, resume, from_step, registry, notice=None) -> TrainResult:
+    async def train(self, recipe, folder, reporter, *, resume, from_step, given, registry, notice=None) -> TrainResult:
         self.notice = notice
         if recipe.sft is not None:
             return await self._sft(recipe, folder, reporter, resume)

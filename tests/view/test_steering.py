@@ -39,13 +39,22 @@ class Deeds:
         self.done.append("evaluate")
         return self._known
 
+    async def change(self, setting: str, value: object) -> str:
+        if setting == "loop.seed":
+            raise UserError("no")
+        self.done.append(f"{setting}={value}")
+        return "1 -> 2"
+
+    async def answer(self, helm: Control, step: int) -> None:
+        await helm.after_step(step, save=self.save, evaluate=self.evaluate, change=self.change)
+
 
 async def test_a_run_does_what_two_clients_asked_once_and_says_so(folder: RunFolder, open_view) -> None:
     first, second = open_view(folder.path.parent), open_view(folder.path.parent)
     for view, action in ((first, "checkpoint"), (second, "checkpoint"), (second, "evaluate"), (first, "stop")):
         assert view.post(STEER, json={"action": action}).status_code == 202
     helm, deeds = Control(folder, Steering(folder.path)), Deeds()
-    await helm.after_step(7, save=deeds.save, evaluate=deeds.evaluate)
+    await deeds.answer(helm, 7)
     assert deeds.done == ["save", "evaluate", "save"] and helm.stopped.startswith("stopped after step 7")
     for view in (first, second):
         asked = view.get("/api/runs/runs:one").json()["steering"]["requests"]
@@ -54,14 +63,14 @@ async def test_a_run_does_what_two_clients_asked_once_and_says_so(folder: RunFol
         ]  # fmt: skip
     events = (folder.path / "events.log").read_text()
     assert "checkpoint was asked for: applied at step 7" in events and "stop was asked for" in events
-    await helm.after_step(8, save=deeds.save, evaluate=deeds.evaluate)
+    await deeds.answer(helm, 8)
     assert len(deeds.done) == 3
 
 
 async def test_what_is_there_already_is_not_made_again_and_the_answer_says_so(folder: RunFolder) -> None:
     asked, helm, deeds = Steering(folder.path), Control(folder, Steering(folder.path)), Deeds(known=True)
     asked.ask("checkpoint")
-    await helm.after_step(2, save=deeds.save, evaluate=deeds.evaluate)
+    await deeds.answer(helm, 2)
     assert [(one.state, one.text) for one in asked.read()] == [("applied", THERE)]
 
 
@@ -71,7 +80,7 @@ async def test_a_resumed_run_is_not_stopped_by_what_was_asked_of_an_earlier_one(
     folder.set_status(RunStatus.RUNNING)
     asked.ask("checkpoint")  # of the one that is starting
     helm.begin(4)
-    await helm.after_step(5, save=deeds.save, evaluate=deeds.evaluate)
+    await deeds.answer(helm, 5)
     assert deeds.done == ["save"] and not helm.stopped
     assert [(one.state, one.step, one.text) for one in asked.read()] == [("refused", 4, EARLIER), ("applied", 5, "")]
 
