@@ -1,8 +1,8 @@
-"""The settings that a run had at each of its steps: a resume may change them."""
+"""The settings that a run had at each of its steps: a resume may change them, and what was asked of it meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """by_step: of each start of a run the step before it, and its settings. built_in: of `agentgym train`, not of a
-    custom loop, whose settings bound nothing."""
+    """by_step: of each start of a run, and of each change, the step before it, and the settings then. built_in: of
+    `agentgym train`, not of a custom loop, whose settings bound nothing."""
 
     by_step: list[tuple[int, Settings]]
     built_in: bool = True
 
     @classmethod
     def of(cls, path: Path, note: Callable[[str], None]) -> Starts:
-        """The settings of a run's folder. A start undoes those before it that began at its step, or later.
+        """The settings of a run's folder. A start undoes those before it that began at its step, or later; changes
+        after its step are made again.
 
         note: takes what can't be read.
         """
@@ -82,10 +83,14 @@ class Starts:
                 own = replace(settings, measures_end=False, group_size=None, max_staleness=None)
                 return cls(by_step=[(0, own)], built_in=False)
             kept.append((0, settings))
-        return cls(by_step=kept)
+        starts = cls(by_step=kept)
+        for step, bound in _bounds(path, note):
+            starts.by_step.append((step, replace(starts.at(step + 1), max_staleness=bound)))
+            starts.by_step.sort(key=lambda one: one[0])
+        return starts
 
     def at(self, step: int) -> Settings:
-        """The settings of the start that trained a step."""
+        """The settings that a step was trained with."""
         return next((settings for before, settings in reversed(self.by_step) if before < step), self.by_step[0][1])
 
     @property
@@ -95,3 +100,18 @@ class Starts:
     @property
     def save_episodes(self) -> bool:
         return all(settings.saves_episodes for _, settings in self.by_step)
+
+
+def _bounds(path: Path, note: Callable[[str], None]) -> Iterator[tuple[int, int]]:
+    """Where the bound on staleness was changed while the run went on, and to what."""
+    try:
+        for line, row in read_objects(path / "changes.jsonl"):
+            step, setting, value = ((row or {}).get(key) for key in ("step", "setting", "value"))
+            if type(step) is not int or not isinstance(setting, str):
+                note(f"changes.jsonl: line {line} is torn")
+            elif setting == "loop.max_staleness" and type(value) is int and 0 <= value <= MAX_NUMBER:
+                yield step, value
+    except FileNotFoundError:
+        pass
+    except Damaged as error:
+        note(f"changes.jsonl can't be read to its end: {error}")

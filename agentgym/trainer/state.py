@@ -65,7 +65,8 @@ def set_rate(built: TrainedModel, rate: float) -> None:
     """Another rate of the plateau for the next steps."""
     for scheduler in built.schedule.schedulers:
         scheduler.base_lrs = [rate] * len(scheduler.base_lrs)
-    _restore_rate(built, built.schedule.state_dict())
+    with expected_warnings_off():
+        _restore_rate(built, built.schedule.state_dict())
 
 
 def _restore_rate(built: TrainedModel, state: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,35 @@ def test_a_loop_that_is_stopping_ends_with_the_step_that_is_done():
 
     learner, records = run(LoopConfig(steps=9, groups_per_step=2), change_loop=stop_after_3)
     assert [record.step for record in records] == learner.published == [1, 2, 3]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_changed_config_holds_from_the_next_step_on_and_no_slot_is_lost(deterministic):
+    """step: groups a step and staleness from the next one on."""
+    changes = {3: (5, 2), 6: (2, 0), 8: (2, 4), 10: (3, 1), 17: (3, 3)}
+    found = []
+
+    def changing(loop):
+        after_step = loop.after_step
+
+        async def change(record):
+            await after_step(record)
+            found.append((loop.config, len(loop.began) + loop._slots.qsize() - loop._surplus, loop.config.num_slots))
+            if record.step in changes:
+                groups, staleness = changes[record.step]
+                loop.change(replace(loop.config, groups_per_step=groups, max_staleness=staleness))
+
+        loop.after_step = change
+
+    config = LoopConfig(steps=20, groups_per_step=3, max_staleness=1, deterministic=deterministic)
+    learner, records = run(config, slow=lambda group_id: group_id % 7 == 3, change_loop=changing)
+    assert len(records) == 20
+    for record, (config, held, slots) in zip(records, found, strict=True):
+        assert len(record.groups) == config.groups_per_step and max(record.staleness) <= config.max_staleness
+        if deterministic or not config.max_staleness:  # all that was given back is there
+            assert held == slots
+    ended = [group.group_id for record in records for group in (*record.groups, *record.skipped)]
+    assert sorted(ended) == list(range(len(ended)))
 
 
 def test_no_refills_at_all_are_refused():
