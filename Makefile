@@ -84,12 +84,18 @@ $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
 	@touch $@
 
-test-agents: $(AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
+NPM_AGENTS := .npm-agents
+$(NPM_AGENTS)/.installed: tests/npm-agents.txt
+	@echo "setup: installing agent programs of npm into $(NPM_AGENTS)"
+	@npm install --silent --no-audit --no-fund --prefix $(NPM_AGENTS) $$(grep -v '^#' tests/npm-agents.txt)
+	@touch $@
+
+test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
 	@# programs leave connections to the garbage collector, which is no fault of the test that it comes in
 	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
 	  tests/serve/clients tests/plugins/agents -m agents $(ARGS)
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

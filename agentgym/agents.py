@@ -94,6 +94,12 @@ class Agent(ABC):
             raise TypeError(f"{cls.__name__}.place is now called slot")
 
     @property
+    def drops(self) -> Sequence[str]:
+        """Fields of its requests that would change an answer, cannot be honoured, and may be dropped: by their paths,
+        as `output_config.format`. How often each was dropped is kept with the episode."""
+        return ()
+
+    @property
     def wants_session(self) -> bool:
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""
         return False

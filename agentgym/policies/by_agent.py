@@ -73,6 +73,7 @@ class AgentPlayer(EpisodePlayer):
             greedy=self.greedy,
             activity=self.activity,
             until_s=runner.until_s,
+            drops=self.agent.drops,
         )
         key = self.endpoint.admit(handler)
         context = PlayingContext(runner, self.endpoint, key)

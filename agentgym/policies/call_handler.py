@@ -20,7 +20,8 @@ class CallRequest:
 
     messages: content is a str; `tool_calls` of an assistant have arguments as a mapping, or the text where it is no
     JSON object; tool messages have tool_call_id. max_tokens: a cap below the run's own. stop: the text ends before
-    it, the ids stay. sampling: temperature, top_p, top_k, seed as asked; in a run the run's own win.
+    it, the ids stay. sampling: temperature, top_p, top_k, seed as asked; in a run the run's own win. dropped: what the
+    agent asked for that could not be honoured, and which it is not told.
     """
 
     messages: tuple[Message, ...]
@@ -28,9 +29,10 @@ class CallRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        clean_fields(self, "messages", "tools", "stop")
+        clean_fields(self, "messages", "tools", "stop", "dropped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class CallRefused(Exception):
 
 
 class CallHandler(Protocol):
-    """Whom a key belongs to."""
+    """Whom a key belongs to. One with an attribute `drops` names the fields of requests that may be dropped unseen."""
 
     async def call(self, request: CallRequest) -> CallAnswer:
         """Raises CallRefused. Cancelled when the client went away: then nothing is recorded."""

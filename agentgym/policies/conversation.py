@@ -12,6 +12,7 @@ import itertools
 import math
 from array import array
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from agentgym.policies.call_handler import CallAnswer, CallHandler, CallRefused, CallRequest
@@ -79,8 +80,9 @@ class EpisodeHandler:
         activity: Activity | None = None,
         max_turns: int | None = None,
         until_s: float | None = None,
+        drops: Collection[str] = (),
     ) -> None:
-        """max_turns: of the policy; None is config's.
+        """max_turns: of the policy; None is config's. drops: fields of requests that may be dropped unseen.
 
         until_s: the end of the episode's time by the loop's clock, without waits in the engine's queue; None begins
         config.episode_time_s with the first call.
@@ -90,6 +92,7 @@ class EpisodeHandler:
         self.broken: EpisodeBroken | None = None
         self.counts: Counter[str] = Counter()
         self._renderer, self._generator, self._config = renderer, generator, config
+        self.drops = drops
         self._greedy, self._activity = greedy, activity or Activity()
         self._max_turns = max_turns or config.max_turns or math.inf
         self._until_s = until_s
@@ -127,6 +130,10 @@ class EpisodeHandler:
         """No more calls, and those under way are not recorded. Sets the stop of an episode that outgrew its context."""
         self._concluded = True
         self.over.set()
+        if self.counts:
+            notes = self.episode.info.setdefault("agent", {})
+            assert isinstance(notes, dict)
+            notes["not_honoured"] = dict(self.counts)
         if self._too_long and self.episode.stop is None:
             self.episode.stop = Stop.EPISODE_TOKENS
             if not self.episode.turns:
@@ -173,6 +180,7 @@ class EpisodeHandler:
         for name, value in request.sampling.items():
             if name not in ("temperature", "top_p", "top_k") or value != getattr(config, name):
                 self.counts[f"overridden_{name}"] += 1
+        self.counts.update(f"dropped {name}" for name in request.dropped)
         number = next(n for n in itertools.count() if n not in self._numbers)
         prompt = TokenPrefix(ids)
         return _Asked(

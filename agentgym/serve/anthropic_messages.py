@@ -28,13 +28,14 @@ from agentgym.types import Json, Message
 
 _READ = frozenset({
     "model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k", "tools",
-    "tool_choice", "thinking", "output_config",
+    "tool_choice", "thinking", "output_config", "context_management",
 })  # fmt: skip
 _IGNORED = frozenset(["metadata", "service_tier", "cache_control", "betas", "inference_geo"])
 _NEUTRAL: dict[str, tuple[Json, ...]] = {
-    "container": (), "mcp_servers": ([],), "context_management": (), "output_format": (),
+    "container": (), "mcp_servers": ([],), "output_format": (),
 }  # fmt: skip
 _TEXTS = frozenset(["text"])
+_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")  # what Anthropic's servers run
 _THOUGHTS = ("thinking", "redacted_thinking")
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 
@@ -54,9 +55,12 @@ class AnthropicMessages:
         output = as_object(body.get("output_config") or {}, "output_config")
         if output.get("format") is not None:
             refuse("cannot be honoured here; leave it out", "output_config.format")
+        _check_context_management(body.get("context_management"))
+        tools, dropped = _read_tools(body)
         request = CallRequest(
             messages=_read_messages(body),
-            tools=_read_tools(body),
+            tools=tools,
+            dropped=dropped,
             max_tokens=max_tokens,
             stop=read_stops(body.get("stop_sequences"), "stop_sequences"),
             sampling=read_sampling(body),
@@ -109,10 +113,30 @@ class AnthropicMessages:
         return data(self.failure(failure), "error")
 
 
+def _check_context_management(value: Json) -> None:
+    """Refuses what would change the prompt: every edit but to keep all thoughts, which are not rendered again."""
+    edits = as_object(value or {}, "context_management").get("edits") or []
+    for _, edit in objects(edits, "context_management.edits"):
+        kind = edit.get("type")
+        if not (str(kind).startswith("clear_thinking_") and edit.get("keep") == "all"):
+            refuse(f"the edit {json.dumps(kind)[:80]} cannot be honoured here; leave it out", "context_management")
+
+
+def _system(content: Json, path: str) -> str:
+    """A system message. Claude Code's block about billing changes within a conversation, and is left out."""
+    if isinstance(content, list):
+        content = [
+            block
+            for block in content
+            if not (isinstance(block, Mapping) and str(block.get("text")).startswith("x-anthropic-billing-header"))
+        ]
+    return read_text(content, path, _TEXTS)
+
+
 def _read_messages(body: Mapping[str, Json]) -> tuple[Message, ...]:
     messages: list[Message] = []
     if body.get("system") is not None:
-        messages.append({"role": "system", "content": read_text(body["system"], "system", _TEXTS)})
+        messages.append({"role": "system", "content": _system(body["system"], "system")})
     given = list(objects(body.get("messages"), "messages"))
     if not given:
         refuse("give at least one message", "messages")
@@ -122,8 +146,10 @@ def _read_messages(body: Mapping[str, Json]) -> tuple[Message, ...]:
             messages.append(_assistant(f"{path}.content", content))
         elif role == "user":
             messages += _user(f"{path}.content", content)
+        elif role == "system":
+            messages.append({"role": "system", "content": _system(content, f"{path}.content")})
         else:
-            refuse(f"{json.dumps(role)[:80]} is unknown; give user or assistant", f"{path}.role")
+            refuse(f"{json.dumps(role)[:80]} is unknown; give user, assistant or system", f"{path}.role")
     if messages[-1]["role"] == "assistant":
         refuse("the last message is the assistant's; to continue a text is not supported", "messages")
     return named_results(messages)
@@ -164,16 +190,22 @@ def _user(path: str, content: Json) -> list[Message]:
     return results
 
 
-def _read_tools(body: Mapping[str, Json]) -> tuple[Schema, ...]:
+def _read_tools(body: Mapping[str, Json]) -> tuple[tuple[Schema, ...], tuple[str, ...]]:
+    """The tools that the caller runs, and what was dropped: those of a vendor."""
     tools: list[Schema] = []
+    hosted: list[str] = []
     for path, tool in objects(body.get("tools") or [], "tools"):
-        if tool.get("type") not in (None, "custom"):
-            refuse(f"{json.dumps(tool['type'])[:80]} is not supported; give custom", f"{path}.type")
+        kind = tool.get("type")
+        if str(kind).startswith(_HOSTED):
+            hosted.append(f"tool {kind}")
+            continue
+        if kind not in (None, "custom"):
+            refuse(f"{json.dumps(kind)[:80]} is not supported; give custom", f"{path}.type")
         tools.append(function_schema(tool.get("name"), tool.get("description"), tool.get("input_schema"), path))
     choice = as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice").get("type")
     if choice not in ("auto", "any", "none"):
         refuse(f"{json.dumps(choice)[:80]} cannot be honoured; give auto, any or none", "tool_choice")
-    return () if choice == "none" else tuple(tools)
+    return () if choice == "none" else tuple(tools), tuple(hosted)
 
 
 def _head(asked: Asked, made: Made) -> dict[str, Json]:

@@ -31,7 +31,12 @@ def make_app(gate: Gate, model: str) -> Starlette:
     async def one_model(request: Request) -> Response:
         return await _respond(gate, request, _model(request.path_params["name"], began))
 
+    async def alive(request: Request) -> Response:
+        return Response()
+
     routes = [
+        Route("/", alive, methods=["HEAD"]),  # Claude Code's question whether there is a server
+        Route("/api/hello", alive, methods=["HEAD", "GET"]),
         Route("/v1/chat/completions", CallRoute(gate, ChatCompletions()), methods=["POST"]),
         Route("/v1/responses", CallRoute(gate, Responses()), methods=["POST"]),
         Route("/v1/messages", CallRoute(gate, AnthropicMessages()), methods=["POST"]),

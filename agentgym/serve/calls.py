@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from agentgym.errors import InfraError
 from agentgym.policies.conversation import CallAnswer, CallRefused
 from agentgym.serve.dialect import KEEP_ALIVE, Asked, Dialect, Failure
+from agentgym.serve.dropping import read_request
 from agentgym.serve.keys import Admitted, Keys
 from agentgym.serve.reading import read_json
 from agentgym.serve.retries import Call
@@ -104,7 +105,8 @@ class CallRoute:
         try:
             admitted = self._gate.admitted(headers)
             body = await self._gate.body(admitted, headers, receive)
-            asked = self._dialect.read(read_json(body))
+            drops: Collection[str] = getattr(admitted.handler, "drops", ())
+            asked = read_request(self._dialect, read_json(body), drops)
             if admitted.concluded or self._gate.closing:
                 raise Refused(409, "ended", "the episode of this key is over")
             marked = headers.get(b"x-stainless-retry-count", b"0") != b"0"

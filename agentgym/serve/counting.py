@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol, runtime_checkable
 
 from starlette.types import Receive, Scope, Send
@@ -9,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.calls import ClientGone, Gate, Refused, failure_of, send_json
+from agentgym.serve.dropping import read_request
 from agentgym.serve.reading import read_json
 
 
@@ -32,7 +34,9 @@ class CountRoute:
             headers = dict(scope["headers"])
             admitted = self._gate.admitted(headers)
             handler = admitted.handler
-            asked = self._dialect.read(read_json(await self._gate.body(admitted, headers, receive)))
+            drops: Collection[str] = getattr(handler, "drops", ())
+            body = read_json(await self._gate.body(admitted, headers, receive))
+            asked = read_request(self._dialect, body, drops)
             if not isinstance(handler, CountingHandler):
                 raise Refused(404, "path", "tokens are not counted here")
             number = handler.count(asked.request)

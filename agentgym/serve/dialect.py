@@ -15,13 +15,17 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request, read. model: as the caller names it. usage: in a last chunk of its own. thoughts: are shown."""
+    """One request, read. model: as the caller names it. usage: in a last chunk of its own. thoughts: are shown.
+
+    namespaces: of tools, by which their names begin.
+    """
 
     request: CallRequest
     model: str
     stream: bool = False
     usage: bool = True
     thoughts: bool = True
+    namespaces: tuple[str, ...] = ()
     shown: Mapping[str, Json] = field(default_factory=dict)  # what the answer repeats of the request
 
 

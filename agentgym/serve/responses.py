@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym.policies.conversation import CallAnswer, CallRequest
@@ -32,12 +33,13 @@ _READ = frozenset({
 })  # fmt: skip
 _IGNORED = frozenset({
     "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "include", "stream_options",
+    "parallel_tool_calls", "include", "stream_options", "client_metadata",
 })  # fmt: skip
 _NEUTRAL: dict[str, tuple[Json, ...]] = {
     "store": (False,), "previous_response_id": (), "conversation": (), "background": (False,), "prompt": (),
     "truncation": ("disabled",), "max_tool_calls": (), "top_logprobs": (0,), "context_management": (),
 }  # fmt: skip
+_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")  # what OpenAI's servers run
 _TEXTS = frozenset(["input_text", "output_text", "text"])
 
 
@@ -49,9 +51,11 @@ class Responses:
         text = as_object(body.get("text") or {}, "text")
         if text.get("format") not in (None, {"type": "text"}):
             refuse(f'{json.dumps(text["format"])[:80]} cannot be honoured; give {{"type": "text"}}', "text.format")
+        found = _read_tools(body)
         request = CallRequest(
             messages=_read_input(body),
-            tools=_read_tools(body),
+            tools=() if read_choice(body) == "none" else tuple(found.tools),
+            dropped=tuple(found.hosted),
             max_tokens=as_count(body, "max_output_tokens"),
             sampling=read_sampling(body),
         )
@@ -62,10 +66,16 @@ class Responses:
         shown |= {"tools": body.get("tools") or [], "tool_choice": read_choice(body)}
         shown |= {"metadata": body.get("metadata") or {}, "parallel_tool_calls": True}
         model = as_text(body.get("model"), "model")
-        return Asked(request=request, model=model, stream=as_flag(body, "stream"), shown=shown)
+        return Asked(
+            request=request,
+            model=model,
+            stream=as_flag(body, "stream"),
+            shown=shown,
+            namespaces=tuple(found.namespaces),
+        )
 
     def answer(self, asked: Asked, answer: CallAnswer, made: Made) -> Json:
-        return _response(asked, made, _items(answer, made), answer)
+        return _response(asked, made, _items(asked, answer, made), answer)
 
     def events(self, asked: Asked, answer: CallAnswer, made: Made) -> Iterator[bytes]:
         number = 0
@@ -77,7 +87,7 @@ class Responses:
 
         for kind in ("response.created", "response.in_progress"):
             yield event(kind, response=_response(asked, made, [], None))
-        items = _items(answer, made)
+        items = _items(asked, answer, made)
         for n, item in enumerate(items):
             yield event("response.output_item.added", output_index=n, item=_begun(item))
             for kind, fields in _parts(item):
@@ -145,21 +155,58 @@ def _message(path: str, item: Mapping[str, Json], kind: Json) -> Message:
 def _read_call(path: str, item: Mapping[str, Json]) -> dict[str, Json]:
     return call_message(
         as_text(item.get("call_id"), f"{path}.call_id"),
-        as_text(item.get("name"), f"{path}.name"),
+        _joined_name(item.get("namespace"), as_text(item.get("name"), f"{path}.name"), path),
         read_arguments(item.get("arguments") or "{}", f"{path}.arguments"),
     )
 
 
-def _read_tools(body: Mapping[str, Json]) -> tuple[Schema, ...]:
-    tools: list[Schema] = []
+@dataclass(slots=True)
+class _Tools:
+    """tools: those that the caller runs, whose names have their namespace. hosted: those that a vendor would run."""
+
+    tools: list[Schema] = field(default_factory=list)
+    namespaces: list[str] = field(default_factory=list)
+    hosted: list[str] = field(default_factory=list)
+
+
+def _read_tools(body: Mapping[str, Json]) -> _Tools:
+    """The tools, those of namespaces among them; what a vendor would run is dropped."""
+    found = _Tools()
     for path, tool in objects(body.get("tools") or [], "tools"):
-        if tool.get("type") != "function":
-            refuse(f"{json.dumps(tool.get('type'))[:80]} is not supported; give function", f"{path}.type")
-        tools.append(function_schema(tool.get("name"), tool.get("description"), tool.get("parameters"), path))
-    return () if read_choice(body) == "none" else tuple(tools)
+        if tool.get("type") != "namespace":
+            _read_tool(found, path, tool, None)
+            continue
+        found.namespaces.append(as_text(tool.get("name"), f"{path}.name"))
+        for inner_path, inner in objects(tool.get("tools") or [], f"{path}.tools"):
+            _read_tool(found, inner_path, inner, tool["name"])
+    return found
 
 
-def _items(answer: CallAnswer, made: Made) -> list[dict[str, Any]]:
+def _read_tool(found: _Tools, path: str, tool: Mapping[str, Json], namespace: Json) -> None:
+    kind = tool.get("type")
+    if str(kind).startswith(_HOSTED):
+        found.hosted.append(f"tool {kind}")
+        return
+    if kind != "function":
+        refuse(f"{json.dumps(kind)[:80]} is not supported; give function", f"{path}.type")
+    name = _joined_name(namespace, as_text(tool.get("name"), f"{path}.name"), path)
+    found.tools.append(function_schema(name, tool.get("description"), tool.get("parameters"), path))
+
+
+def _joined_name(namespace: Json, name: str, path: str) -> str:
+    """A tool's name as the policy reads it."""
+    return name if namespace is None else f"{as_text(namespace, f'{path}.namespace')}.{name}"
+
+
+def _in_namespace(name: str, namespaces: Sequence[str]) -> dict[str, Json]:
+    """A call's name as the caller gave it."""
+    for one in namespaces:
+        if name.startswith(f"{one}."):
+            return {"name": name.removeprefix(f"{one}."), "namespace": one}
+    return {"name": name}
+
+
+def _items(asked: Asked, answer: CallAnswer, made: Made) -> list[dict[str, Any]]:
     """The output: a thought, a text and calls, those that there are; at least a text."""
     status = "incomplete" if answer.finish == "length" else "completed"
     items: list[dict[str, Any]] = []
@@ -172,7 +219,8 @@ def _items(answer: CallAnswer, made: Made) -> list[dict[str, Any]]:
         items.append(said)
     for n, call in enumerate(answer.calls):
         made_call = {"type": "function_call", "id": f"fc_{made.number}{n:02d}", "status": "completed"}
-        items.append({**made_call, "call_id": call.call_id, "name": call.name, "arguments": json.dumps(call.arguments)})
+        named = _in_namespace(call.name, asked.namespaces)
+        items.append({**made_call, "call_id": call.call_id, **named, "arguments": json.dumps(call.arguments)})
     return items
 
 

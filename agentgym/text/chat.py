@@ -16,6 +16,7 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.text.marks import Marks
+from agentgym.text.roles import AGENT, USER, Roles
 from agentgym.text.template_cache import Frames, Remembered
 from agentgym.text.tokenizer import TEMPLATE_ADVICE, Tokenizer
 from agentgym.text.tool_formats.base import Parsed, ToolFormat
@@ -32,8 +33,6 @@ from agentgym.text.tool_use import (
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Message, Role
 
-AGENT = "\u27eaagent\u27eb"  # a placeholder for an agent's turn, to see what the template writes after it
-USER: Message = {"role": "user", "content": "\u27eauser\u27eb"}
 _REMEMBERED_CHARS = 1000  # a reply that is longer seldom comes twice
 _THOUGHTS = ("<think>", "</think>")
 _MAX_TOOLS_TEXTS = 1024
@@ -61,6 +60,7 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self.turn_end, self.stop = _turn_end(tokenizer)
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
+        self._roles = Roles(tokenizer)
         self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
         self.call_stop = self.stop  # of a turn that calls: harmony, Llama and GLM end it otherwise
         self._marks_of = _marks_of(tokenizer, ())
@@ -190,7 +190,7 @@ class ChatRenderer:
         if any(message["role"] == "tool" for message in messages):
             text = self._after_calls(messages)
         else:
-            text = _after_turn(self.tokenizer, self.joined(messages), generation_prompt=True)
+            text = _after_turn(self.tokenizer, self.joined(messages, opening=False), generation_prompt=True)
         for written in (end, self.turn_end):
             if written and text.lstrip().startswith(written):
                 return text.lstrip()[len(written) :]
@@ -199,7 +199,7 @@ class ChatRenderer:
     def _after_calls(self, messages: Sequence[Message]) -> str:
         """What the template writes after a turn whose calls these messages answer."""
         use = self.tool_use
-        new = self.joined(result_messages(messages, use.results_as))
+        new = self.joined(result_messages(messages, use.results_as), opening=False)
         calls = [
             ToolCall(message.get("name", "tool"), {}, message.get("tool_call_id", "call00000"))
             for message in messages
@@ -218,22 +218,9 @@ class ChatRenderer:
                 )
         return text
 
-    @cached_property
-    def _joins_users(self) -> bool:
-        """Whether the template does not take two messages of a user in a row."""
-        with suppress(UserError):
-            return AGENT not in self.tokenizer.render([USER, {**USER, "content": AGENT}], generation_prompt=True)
-        return True
-
-    def joined(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages as the template takes them: one for several of a user in a row, where roles must alternate."""
-        taken: list[Message] = []
-        for message in messages:
-            if taken and taken[-1]["role"] == message["role"] == "user" and self._joins_users:
-                taken[-1] = {**taken[-1], "content": f"{taken[-1]['content']}\n\n{message['content']}"}
-            else:
-                taken.append(message)
-        return taken
+    def joined(self, messages: Sequence[Message], *, opening: bool = True) -> Sequence[Message]:
+        """The messages as the template takes their roles: `Roles.taken`. opening: they begin the conversation."""
+        return self._roles.taken(messages, opening=opening)
 
     def _call_end(self, use: ToolUse) -> str:
         """The token that ends a turn that calls; "": the one of every turn."""

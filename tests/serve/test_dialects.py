@@ -13,7 +13,9 @@ from agentgym.policies.conversation import CallRefused
 from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.dialect import Failure, Made
+from agentgym.serve.dropping import read_request
 from agentgym.serve.responses import Responses
+from agentgym.tools import ToolCall
 
 CHAT, RESPONSES, MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
 MADE = Made("abc", 5)
@@ -162,7 +164,13 @@ REFUSED = [
     (RESPONSES, RESPONSES_BODY, {"text": {"format": {"type": "json_object"}}}, "text.format"),
     (RESPONSES, RESPONSES_BODY, {"input": []}, "input"),
     (RESPONSES, RESPONSES_BODY, {"input": [{"type": "item_reference", "id": "1"}]}, "input[0].type"),
-    (RESPONSES, RESPONSES_BODY, {"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    (RESPONSES, RESPONSES_BODY, {"tools": [{"type": "local_shell"}]}, "tools[0].type"),
+    (
+        MESSAGES,
+        MESSAGES_BODY,
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "context_management",
+    ),
     (RESPONSES, RESPONSES_BODY, {"tool_choice": {"type": "function", "name": "add"}}, "tool_choice"),
     (MESSAGES, MESSAGES_BODY, {"max_tokens": None}, "max_tokens"),
     (MESSAGES, MESSAGES_BODY, {"messages": [{"role": "assistant", "content": "It is"}]}, "messages"),
@@ -286,3 +294,55 @@ def test_numbers_that_json_lacks_and_half_characters_reach_no_client_or_tokenize
     assert block["input"] == {"a": None}
     message = CHAT.read({**CHAT_BODY, "messages": [{"role": "user", "content": "a\ud800b"}]}).request.messages[0]
     assert message["content"] == "a\ufffdb"
+
+
+def test_what_claude_code_sends_besides_is_accepted_and_its_billing_is_not_rendered() -> None:
+    edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=2cf;"}
+    cached = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "any"}
+    body = {
+        **MESSAGES_BODY,
+        "system": [billing, cached],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "system", "content": [{"type": "text", "text": "# Environment"}]},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes?"}]},
+            {"role": "user", "content": "go on"},
+        ],
+        "tools": [{"name": "add", "input_schema": PARAMETERS}, {"type": "web_search_20250305", "name": "web_search"}],
+        "context_management": {"edits": edits}, "thinking": {"type": "adaptive"}, "metadata": {"user_id": "u"},
+        "output_config": {"effort": "high"}, "betas": ["b"], "service_tier": "auto",
+    }  # fmt: skip
+    request = MESSAGES.read(body).request
+    roles = [(message["role"], message["content"]) for message in request.messages]
+    assert roles == [("system", "Be brief."), ("user", "hi"), ("system", "# Environment"), ("assistant", "Yes?"),
+                     ("user", "go on")]  # fmt: skip
+    assert len(request.tools) == 1 and request.dropped == ("tool web_search_20250305",)
+
+
+def test_tools_of_a_namespace_are_offered_flat_and_called_in_it() -> None:
+    inner = [{"type": "function", **FUNCTION}]
+    past = {"type": "function_call", "call_id": "c1", "namespace": "sums", "name": "add", "arguments": '{"a": 1}'}
+    body = {
+        "model": "m", "client_metadata": {"x": "y"}, "store": False, "include": ["reasoning.encrypted_content"],
+        "input": [{"role": "user", "content": "hi"}, past,
+                  {"type": "function_call_output", "call_id": "c1", "output": "1"}],
+        "tools": [{"type": "namespace", "name": "sums", "tools": inner}, {"type": "function", **FUNCTION, "name": "b"}],
+    }  # fmt: skip
+    asked = RESPONSES.read(body)
+    assert [tool["function"]["name"] for tool in asked.request.tools] == ["sums.add", "b"]
+    assert asked.request.messages[1]["tool_calls"][0]["function"]["name"] == "sums.add"
+    answer = said("", calls=(ToolCall("sums.add", {"a": 1}, "c2"), ToolCall("b", {}, "c3")), finish="tool_calls")
+    calls = RESPONSES.answer(asked, answer, MADE)["output"]
+    assert [(call["name"], call.get("namespace")) for call in calls] == [("add", "sums"), ("b", None)]
+
+
+def test_a_handler_may_allow_to_drop_what_cannot_be_honoured() -> None:
+    body = {**MESSAGES_BODY, "output_config": {"effort": "low", "format": {"type": "json_schema"}}, "mcp_servers": [{}]}
+    with pytest.raises(CallRefused, match="mcp_servers"):
+        read_request(MESSAGES, body, ["output_config.format"])
+    asked = read_request(MESSAGES, body, ["output_config.format", "mcp_servers"])
+    assert sorted(asked.request.dropped) == ["mcp_servers", "output_config.format"]
+    with pytest.raises(CallRefused, match="messages"):  # dropped once, and it is still missing
+        read_request(MESSAGES, {**MESSAGES_BODY, "messages": []}, ["messages"])

@@ -89,6 +89,19 @@ def test_a_real_template_is_continued_or_refused_with_its_reason(folder: Path, n
         two: list[Message] = [{"role": "user", "content": "seven"}, {"role": "user", "content": "eight"}]
         assert re.search("(?s)seven.+eight", tokenizer.decode(renderer.reply(two)))
         assert check_template(renderer, [*roles, "user"], turns=2) == line
+        if with_system:
+            no_text_of_a_system_message_is_lost(renderer)
+
+
+def no_text_of_a_system_message_is_lost(renderer: ChatRenderer) -> None:
+    """Programs send several in a row, and later ones; templates drop these, refuse them, or move them to the front."""
+    talk: list[Message] = [
+        {"role": "system", "content": "rules"}, {"role": "system", "content": "places"},
+        {"role": "user", "content": "seven"}, {"role": "system", "content": "limits"},
+    ]  # fmt: skip
+    assert re.search("(?s)rules.+places.+seven.+limits", renderer.tokenizer.decode(renderer.prompt(talk)))
+    later: list[Message] = [{"role": "user", "content": "eight"}, {"role": "system", "content": "notes"}]
+    assert re.search("(?s)eight.+notes", renderer.tokenizer.decode(renderer.reply(later)))
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think_training", "mistral_v2v3", "gptoss"])
