@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
+from agentgym.public import PUBLIC  # noqa: E402
 from benchmarks import recipe_way  # noqa: E402
 
 PACKAGES = {
@@ -212,11 +213,19 @@ def _tools(root: Path) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text())["tool"]
 
 
-def public(root: Path = ROOT) -> set[str]:
-    """The rooms of the library that plugins may import."""
-    contract = next(one for one in _tools(root)["importlinter"]["contracts"] if one["name"].startswith("plugins"))
-    closed = {name.partition(".")[2] for name in contract["forbidden_modules"]}
-    return {room for layer in layers(root) for room in layer} - closed
+def public() -> set[str]:
+    """The rooms of the library that are public as a whole."""
+    return {name.partition(".")[2] for name in PUBLIC if name.count(".") == 1}
+
+
+def plugins_contract(root: Path = ROOT) -> dict[str, list[str]]:
+    """What the import contract of plugins has to say: rooms that are not public, and the public modules in them."""
+    closed = sorted({room for layer in layers(root) for room in layer} - public())
+    inner = [name for name in PUBLIC if name.split(".")[1:2] and name.split(".")[1] in closed]
+    return {
+        "forbidden_modules": [f"{CORE}.{room}" for room in closed],
+        "ignore_imports": [f"** -> {name}" for name in inner],
+    }
 
 
 def sentence(path: Path) -> str:
@@ -236,7 +245,7 @@ def drawn_rooms(root: Path = ROOT) -> str:
     lines = row("", f"{CORE}/", root / CORE / "__init__.py")
     for room in (room for layer in layers(root) for room in layer):
         folder = root / CORE / room
-        mark = "* " if room in public(root) else "  "
+        mark = "* " if room in public() else "  "
         is_folder = (folder / "__init__.py").is_file()  # a checkout may have what Python left of a renamed one
         lines += row(
             mark,
