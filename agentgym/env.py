@@ -28,7 +28,8 @@ class EpisodeContext(Generic[State]):
     """One episode, as its environment sees it.
 
     messages: the prompt and everything said since. info: JSON that the environment records; it is saved
-    with the episode, and rewards read it. `info["success"] = True` means that the goal was reached.
+    with the episode, and rewards read it. `info["success"]` is True where the goal was reached, and False where
+    it was not; it is unknown, and in no figure, where an environment records neither.
     sandbox: None unless the task asks for one. session: a sandbox of the episode's own, where files, names and
     processes last from turn to turn; None unless the task's spec says `session`. It is closed for you.
     state: what `start` returned. tools: what the agent can call; None without.

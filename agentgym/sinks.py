@@ -56,14 +56,14 @@ def show_group(sink: MetricSink, step: int, group: Group) -> None:
 
 
 def episode_rows(step: int, group: Group) -> list[list[str | int | float | bool | None]]:
-    """One row for each episode, of `COLUMNS`. success: None where the environment records none."""
+    """One row for each episode, of `COLUMNS`. success: None where it is not known."""
     advantages = group.advantages or [None] * len(group.episodes)
     return [
         [
             step,
             episode.episode_id,
             episode.task.task_id,
-            said if isinstance(said := episode.info.get("success"), bool) else None,
+            episode.known_success,
             episode.reward,
             advantage,
             str(episode.stop or ""),

@@ -5,13 +5,11 @@ Axes: P prompt tokens, C completion tokens, L tokens of one sample, G episodes o
 
 from __future__ import annotations
 
-import itertools
 import math
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, overload
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -116,48 +114,6 @@ class SamplingParams:
             )
 
 
-class TokenPrefix(Sequence[int]):
-    """The first ids of an array that only grows: the turns of an episode share it, so its memory is linear in tokens.
-
-    It compares, adds and slices like the tuple of its ids.
-    """
-
-    __slots__ = ("_ids", "_length")
-
-    def __init__(self, ids: array[int]) -> None:
-        self._ids, self._length = ids, len(ids)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
-    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
-        if isinstance(at, slice):
-            return tuple(self._ids[slice(*at.indices(self._length))])
-        return self._ids[range(self._length)[at]]
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.islice(self._ids, self._length)
-
-    def __add__(self, other: tuple[int, ...]) -> tuple[int, ...]:
-        return (*self, *other)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, (tuple, TokenPrefix)) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def __reduce__(self) -> tuple[type[tuple[int, ...]], tuple[tuple[int, ...]]]:
-        return tuple, (tuple(self),)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """Token ids in. prompt_ids: the whole context so far.
@@ -167,7 +123,7 @@ class GenerateRequest:
     follows the updates.
     """
 
-    prompt_ids: Sequence[int]  # never changes: a tuple, or a TokenPrefix
+    prompt_ids: Sequence[int]  # never changes: a tuple, or an `agentgym.rollout.token_prefix.TokenPrefix`
     sampling: SamplingParams
     time_s: float = math.inf
     continues: bool = False
@@ -279,6 +235,15 @@ class ErrorRecord:
         return f"{self.source}: {self.kind}: {self.message}"
 
 
+def known_success(info: Mapping[str, Json], rewards: Mapping[str, float | None]) -> bool | None:
+    """What `Episode.known_success` is, of an episode's `info` and the scores of its rewards."""
+    said = info.get("success")
+    if isinstance(said, bool):
+        return said
+    score = rewards.get("success")
+    return bool(score) if score in (0, 1) else None
+
+
 @dataclass(slots=True, kw_only=True)
 class Episode:
     """One attempt at one task, as it was played and scored. The fields are in the order in which they are filled."""
@@ -306,8 +271,13 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """Whether the environment's own goal was reached; the environment records it in `info`."""
+        """Whether the environment recorded in `info` that its goal was reached; False where it recorded nothing."""
         return self.info.get("success") is True
+
+    @property
+    def known_success(self) -> bool | None:
+        """Whether the goal was reached; None where neither the environment nor the reward `success` says so."""
+        return known_success(self.info, self.rewards)
 
     @property
     def all_branches(self) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentgym.rollout.token_prefix import TokenPrefix
 from agentgym.types import (
     Completion,
     Episode,
@@ -25,7 +26,6 @@ from agentgym.types import (
     SamplingParams,
     Stop,
     Task,
-    TokenPrefix,
     Turn,
     VersionSpan,
     check_sampled,

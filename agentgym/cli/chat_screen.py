@@ -53,7 +53,8 @@ class Screen:
         outcome = episode.outcome.value if episode.outcome else "not scored"
         stop = episode.stop.value if episode.stop else "-"
         paint = self._shell.paint
-        verdict = paint.green("success") if episode.success else paint.red("no success")
+        known = {True: paint.green("success"), False: paint.red("no success"), None: "success unknown"}
+        verdict = known[episode.known_success]
         self._shell.say(f"\nthe episode is over: {stop}, {outcome}, {verdict}")
         for name, value in episode.rewards.items():
             self._shell.say(f"  {name:<20} {'not scored' if value is None else f'{value:g}'}")

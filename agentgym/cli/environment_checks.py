@@ -111,7 +111,7 @@ def show(report: Report, shell: Shell) -> None:
         for one in report.probes:
             mark = "FINDING" if one.finding else ""
             what = f"{one.what} ({one.variant})" if one.variant else one.what
-            rows.append((one.probe, str(one.episodes), figure(one.reward), f"{one.success:.2f}", mark, what))
+            rows.append((one.probe, str(one.episodes), figure(one.reward), figure(one.success), mark, what))
         shell.say()
         shell.say_table(HEADER, rows)
     shell.say(f"\noracle {figure(report.oracle)}, floor {figure(report.floor)}, gap {figure(report.gap)}")

@@ -67,7 +67,8 @@ def show_tokens(episode: Shown, title: str, shell: Shell) -> None:
 
 def _show_head(episode: Shown, title: str, shell: Shell) -> None:
     paint, task = shell.paint, episode["task"]
-    result = paint.green("success") if episode["success"] else paint.red("no success")
+    known = {True: paint.green("success"), False: paint.red("no success"), None: "success unknown"}
+    result = known[episode["success"]]
     shell.say(paint.bold(f"episode {episode['episode_id']} ({title})") + f"  {result}")
     parts = ", ".join(f"{one['name']} {figure(one['value'])}" for one in episode["rewards"])
     lines = {

@@ -45,6 +45,7 @@ CURVES = (
     ("reward", "rollout/reward_mean", "cyan"),
     ("success", "rollout/success_mean", "green"),
     ("held-out", "eval/success", "red"),
+    ("held-out reward", "eval/reward", "red"),
     ("loss", "sft/loss", "cyan"),
 )
 

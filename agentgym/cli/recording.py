@@ -15,7 +15,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
-from agentgym.runs.curve import HELD_OUT, write_png
+from agentgym.runs.curve import write_png
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.files import full_disk
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
@@ -75,7 +75,7 @@ def run_training(
             RunStatus.INTERRUPTED if result.stopped else RunStatus.DONE, result.stopped or result.nothing_left
         )
         folder.event(result.stopped or "done")
-        if rows := with_held_out(folder, HELD_OUT):
+        if rows := with_held_out(folder):
             try:
                 write_png(rows, folder.path / "curve.png", folder.name)
             except (UserError, OSError) as error:

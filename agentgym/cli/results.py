@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,26 +12,24 @@ if TYPE_CHECKING:
     from agentgym.run.ending import TrainResult
     from agentgym.runs.folder import RunFolder
 
-HEADER = (
-    "checkpoint",
-    "success",
-    "95% interval",
-    "reward",
-    "tasks",
-    "episodes",
-    "unsupported",
-    "too long",
-    "cut",
-    "infra errors",
-)
+UNKNOWN = "success is unknown: the environment recorded none in `info`"
+COUNTS = ("tasks", "episodes", "unsupported", "too long", "cut", "infra errors")
 
 
-def eval_row(result: EvalResult) -> tuple[str, ...]:
+def eval_table(results: Sequence[EvalResult], names: Sequence[str] = ()) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Header and rows. Where no success is known the reward has the interval. names: instead of the checkpoints'."""
+    known = any(result.measure == "success" for result in results)
+    header = ("checkpoint", *(("success", "95% interval", "reward") if known else ("reward", "95% interval")), *COUNTS)
+    rows = []
+    for name, one in zip(names or [one.checkpoint for one in results], results, strict=True):
+        success, reward = (figure(one.success), interval(one)), figure(one.reward_mean)
+        measured = (*success, reward) if known else (reward, _interval(one.reward_low, one.reward_high))
+        rows.append([name, *measured, *_counts(one)])
+    return header, rows
+
+
+def _counts(result: EvalResult) -> tuple[str, ...]:
     return (
-        result.checkpoint,
-        figure(result.success),
-        interval(result),
-        figure(result.reward_mean),
         str(result.num_tasks),
         str(result.num_episodes),
         str(result.num_unsupported),
@@ -74,7 +73,11 @@ def figure(value: float | None) -> str:
 
 
 def interval(measured: EvalResult | PassAtK) -> str:
-    return "-" if measured.low is None else f"[{measured.low:.3f}, {measured.high:.3f}]"
+    return _interval(measured.low, measured.high)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
 
 
 def eval_json(result: EvalResult, folder: RunFolder) -> dict[str, object]:
@@ -86,7 +89,7 @@ def interval_text(difference: PairedDifference | RunDifference) -> str:
     return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] (95%, {verdict})"
 
 
-def difference_line(difference: PairedDifference, what: str = "last minus first, task by task") -> str:
+def difference_line(difference: PairedDifference, what: str) -> str:
     counts = f"{difference.better} tasks better, {difference.worse} worse, {difference.equal} equal"
     return f"{what}: {interval_text(difference)}; {counts}"
 

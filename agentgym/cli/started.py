@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.recording import default_name, run_training
 from agentgym.cli.restarts import add_ending_arguments, check_ending_arguments, free_path, restarts
-from agentgym.cli.results import HEADER, difference_line, eval_row, train_json
+from agentgym.cli.results import UNKNOWN, difference_line, eval_table, train_json
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
@@ -33,7 +33,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.recipe import Command
 from agentgym.runs.changes import read_changes, with_values
-from agentgym.runs.curve import HELD_OUT, SUCCESS, series, terminal_plot
+from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder, StatusRecord, run_path
 from agentgym.yaml import dump_yaml
@@ -198,16 +198,19 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, comman
     if as_json:
         shell.say(json.dumps(train_json(result), default=str))
         return
-    rows = with_held_out(folder, HELD_OUT)
+    rows = with_held_out(folder)
     measured = [one for one in (result.first, result.last) if one is not None]
     if measured:
         shell.say("\nthe same held-out tasks with the same seeds")
-        shell.say_table(HEADER, [eval_row(one) for one in measured])
-    if result.difference is not None:
-        shell.say(difference_line(result.difference))
+        shell.say_table(*eval_table(measured))
+        if all(one.success is None and one.num_episodes for one in measured):
+            shell.say(UNKNOWN)
+    if result.difference is not None and result.last is not None:
+        shell.say(difference_line(result.difference, f"{result.last.measure}, last minus first, task by task"))
     if len(rows) > 2:
-        key = HELD_OUT if sum(HELD_OUT in row.metrics for row in rows) > 2 else SUCCESS
-        with contextlib.suppress(UserError):  # no success was reported: nothing to draw
+        counts = Counter(key for row in rows for key in row.metrics)
+        keys = [*(key for key in (HELD_OUT, HELD_OUT_REWARD) if counts[key] > 2), SUCCESS, REWARD]
+        if key := next((key for key in keys if counts[key]), None):
             shell.say("\n" + terminal_plot(series(rows, key)))
     drawn = (folder.path / "curve.png").is_file()
     if result.stopped:

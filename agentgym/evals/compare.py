@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from agentgym.errors import UserError
-from agentgym.evals.play import EvalResult, EvalSetup, task_digest
-from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.evals.play import EvalResult, EvalSetup, Measure, counted_success, task_digest
+from agentgym.evals.statistics import PairedDifference, paired_difference, unrecorded
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Json, Outcome
@@ -27,9 +27,10 @@ PLAYED = ("env.", "agent.", "rewards", "rollout.", "sandbox.", "eval.", "policy.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """One episode. success, reward: None where it could not be counted."""
+    """One episode. counted: whether nothing broke. success, reward: None where not counted, or not known."""
 
     episode_id: str
+    counted: bool
     success: bool | None
     reward: float | None
 
@@ -60,12 +61,14 @@ class Saved:
             return None
         plays: dict[str, dict[int, Play]] = {}
         digests: dict[str, str] = {}
-        for saved in folder.read_episodes(step, evaluation=True):
-            one = saved.episode
+        episodes = [saved.episode for saved in folder.read_episodes(step, evaluation=True)]
+        missing = unrecorded(e.known_success for e in episodes if e.outcome is not Outcome.INFRA_ERROR)
+        for one in episodes:
             counted = one.outcome is not Outcome.INFRA_ERROR
             plays.setdefault(one.task.task_id, {})[one.seed] = Play(
                 episode_id=one.episode_id,
-                success=one.success if counted else None,
+                counted=counted,
+                success=counted_success(one, missing),
                 reward=one.reward if counted else None,
             )
             digests[one.task.task_id] = task_digest(one.task)
@@ -95,15 +98,28 @@ class TaskPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Second minus first. reward: None where tasks were not given one. num_unpaired: episodes that the other side
-    has no partner for, or that could not be counted. won, lost: tasks that the second solved more or less often."""
+    """Second minus first. success: None where one side's environment recorded none. reward: None where tasks were not
+    given one. num_unpaired: episodes that the other side has no partner for, or that could not be counted. won, lost:
+    tasks that the second solved more or less often."""
 
-    success: PairedDifference
+    success: PairedDifference | None
     reward: PairedDifference | None
     num_pairs: int
     num_unpaired: int
     won: tuple[TaskPair, ...]
     lost: tuple[TaskPair, ...]
+
+    @property
+    def main(self) -> PairedDifference:
+        """The difference that decides: of success, or of the reward where success is unknown."""
+        found = self.success or self.reward
+        assert found is not None
+        return found
+
+    @property
+    def measure(self) -> Measure:
+        """What `main` is of."""
+        return "success" if self.success else "reward"
 
 
 def mismatches(first: Saved, second: Saved) -> list[str]:
@@ -132,14 +148,17 @@ def mismatches(first: Saved, second: Saved) -> list[str]:
 def compare(first: Saved, second: Saved) -> Comparison:
     """Compares the tasks that both played.
 
-    Raises UserError when fewer than two tasks are left.
+    Raises UserError when fewer than two tasks are left, or neither success nor reward is known of them.
     """
     tasks = [task for task in first.plays if task in second.plays]
     pairs = [_pairs(first.plays[task], second.plays[task]) for task in tasks]
     kept = [(task, a, b) for task, (a, b) in zip(tasks, pairs, strict=True) if a and b]
     if len(kept) < 2:
         raise UserError(f"{len(kept)} tasks have counted episodes on both sides; a comparison needs at least 2")
-    scored = all(play.reward is not None for _, a, b in kept for play in (*a, *b))
+    plays = [play for _, a, b in kept for play in (*a, *b)]
+    known, scored = (all(getattr(play, name) is not None for play in plays) for name in ("success", "reward"))
+    if not known and not scored:
+        raise UserError("neither success nor a reward is known of all episodes, so there is nothing to compare")
     moved = [
         TaskPair(
             task_id=task,
@@ -152,16 +171,15 @@ def compare(first: Saved, second: Saved) -> Comparison:
         for task, a, b in kept
     ]
     share = [(one.first / len(one.first_episodes), one.second / len(one.second_episodes)) for one in moved]
-    used = sum(len(a) + len(b) for _, a, b in kept)
     return Comparison(
-        success=paired_difference([[x] for x, _ in share], [[y] for _, y in share], shares=True),
+        success=paired_difference([[x] for x, _ in share], [[y] for _, y in share], shares=True) if known else None,
         reward=paired_difference(
             [[p.reward for p in a] for _, a, _ in kept], [[p.reward for p in b] for _, _, b in kept]
         )
         if scored
         else None,
         num_pairs=sum(one.num_pairs for one in moved),
-        num_unpaired=sum(len(row) for side in (first, second) for row in side.plays.values()) - used,
+        num_unpaired=sum(len(row) for side in (first, second) for row in side.plays.values()) - len(plays),
         won=tuple(one for one, (x, y) in zip(moved, share, strict=True) if y > x),
         lost=tuple(one for one, (x, y) in zip(moved, share, strict=True) if y < x),
     )
@@ -183,9 +201,9 @@ def config_differences(
 def _pairs(first: Mapping[int, Play], second: Mapping[int, Play]) -> tuple[list[Play], list[Play]]:
     """The counted episodes of one task: pairs with the same seed, or all where no seed is in both."""
     if seeds := [seed for seed in first if seed in second]:
-        seeds = [seed for seed in seeds if None not in (first[seed].success, second[seed].success)]
+        seeds = [seed for seed in seeds if first[seed].counted and second[seed].counted]
         return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
-    a, b = ([play for play in side.values() if play.success is not None] for side in (first, second))
+    a, b = ([play for play in side.values() if play.counted] for side in (first, second))
     return a, b
 
 

@@ -161,15 +161,16 @@ def _comparable(first: Evaluation, second: Evaluation) -> bool:
 
 
 def _paired(first: Evaluation, last: Evaluation) -> Change | None:
-    samples = min(first.setup.samples_per_task, last.setup.samples_per_task)
-    pairs = list(zip(first.result.by_task, last.result.by_task, strict=False))  # of the tasks that both played
+    samples, measure = min(first.setup.samples_per_task, last.setup.samples_per_task), last.result.measure
+    both = [one.result.by_task if measure == "success" else one.result.reward_by_task for one in (first, last)]
+    pairs = list(zip(*both, strict=False))  # of the tasks that both played
     before, after = ([row[side][:samples] for row in pairs] for side in (0, 1))
     try:
-        found = paired_difference(before, after, shares=True)
+        found = paired_difference(before, after, shares=measure == "success")
     except ValueError:
         return None
     return Change(
-        what="held-out success",
+        what=f"held-out {measure}",
         first=_mean([float(x) for row in before for x in row if x is not None]),
         last=_mean([float(x) for row in after for x in row if x is not None]),
         mean=found.mean,
@@ -233,7 +234,8 @@ def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
         return None
     last = evaluations[-1]
     best = max(evaluations[:-1], key=lambda one: one.result.success or 0.0)
-    fall = _paired(best, last) if _comparable(best, last) else None
+    known = None not in (best.result.success, last.result.success)  # a reward's scale has no threshold
+    fall = _paired(best, last) if known and _comparable(best, last) else None
     if fall is None or fall.high >= 0 or fall.mean > -PAST_BEST:
         return None
     interval = f"{fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}], {fall.count} tasks"

@@ -9,16 +9,25 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError
-from agentgym.evals.statistics import pass_at_k, success_interval, success_share
+from agentgym.evals.statistics import (
+    PairedDifference,
+    mean_interval,
+    paired_difference,
+    pass_at_k,
+    success_interval,
+    success_share,
+    unrecorded,
+)
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
 from agentgym.types import COUNTED_APART, Episode, ErrorRecord, Json, Outcome, Task
 
+Measure: TypeAlias = Literal["success", "reward"]
 NUM_FIRST = 8  # episodes in the order of the tasks, so that those which break soon are not the only ones counted
 
 
@@ -74,11 +83,12 @@ class PassAtK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """success: see `success_share`; [low, high]: its 95% interval; None where all were cut. by_task: successes
-    of each task, None for an episode that could not be counted. num_cut: episodes that a limit of wall time ended, and
-    cut_by: the limit that ended the most, as "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by
-    difficulty. sandbox: what ran the code, where some was run, and its metrics at the end. usage: of a policy behind a
-    server, what all episodes took: requests, tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
+    """success: see `success_share`; [low, high]: its 95% interval; None where all were cut, or no success is known.
+    by_task: successes of each task, None for an episode that could not be counted; so are rewards, in reward_by_task.
+    num_cut: episodes that a limit of wall time ended, and cut_by: the limit that ended the most, as
+    "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. sandbox: what ran the code, where
+    some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes took: requests,
+    tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
 
     checkpoint: str
     success: float | None
@@ -93,6 +103,9 @@ class EvalResult:
     num_cut: int = 0
     cut_by: str = ""
     by_task: tuple[tuple[bool | None, ...], ...]
+    reward_low: float | None = None
+    reward_high: float | None = None
+    reward_by_task: tuple[tuple[float | None, ...], ...] = ()
     pass_at: tuple[PassAtK, ...] = ()
     sandbox: str = ""
     sandbox_metrics: dict[str, float] = field(default_factory=dict)
@@ -102,7 +115,22 @@ class EvalResult:
     @property
     def shown(self) -> str:
         """Success for a person."""
-        return "not measured, all cut by time" if self.success is None else f"{self.success:.3f}"
+        if self.success is not None:
+            return f"{self.success:.3f}"
+        if not self.num_episodes:
+            return "not measured, all cut by time"
+        return "unknown" + (f" (reward {self.reward_mean:.3f})" if self.reward_mean is not None else "")
+
+    @property
+    def measure(self) -> Measure:
+        """What evaluations like this one are compared by."""
+        return "reward" if self.success is None and self.reward_mean is not None else "success"
+
+    def difference_from(self, first: EvalResult) -> PairedDifference:
+        """The change of `measure` from `first`, paired by task. Raises ValueError where fewer than two are in both."""
+        if self.measure == "reward":
+            return paired_difference(first.reward_by_task, self.reward_by_task)
+        return paired_difference(first.by_task, self.by_task, shares=True)
 
     def to_mapping(self) -> dict[str, Json]:
         return cast("dict[str, Json]", asdict(self))
@@ -112,7 +140,12 @@ class EvalResult:
         """The inverse. Raises TypeError or KeyError for what another version wrote."""
         rows = cast("list[list[bool | None]]", saved["by_task"])
         shares = cast("list[dict[str, Any]]", saved["pass_at"])
-        read = {"by_task": tuple(map(tuple, rows)), "pass_at": tuple(PassAtK(**one) for one in shares)}
+        rewards = cast("list[list[float | None]]", saved.get("reward_by_task", ()))  # older ones have none
+        read = {
+            "by_task": tuple(map(tuple, rows)),
+            "reward_by_task": tuple(map(tuple, rewards)),
+            "pass_at": tuple(PassAtK(**one) for one in shares),
+        }
         return cls(**{**saved, **read})  # type: ignore[arg-type]
 
 
@@ -176,31 +209,37 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
 
     Raises InfraError when nothing could be counted, unless episodes were cut.
     """
-    by_task = tuple(tuple(_counted(episode) for episode in row) for row in episodes)
     flat = [episode for row in episodes for episode in row]
-    known = [value for row in by_task for value in row if value is not None]
+    counted = [e for e in flat if e.outcome is not Outcome.INFRA_ERROR]
+    missing = unrecorded(e.known_success for e in counted)
+    by_task = tuple(tuple(counted_success(episode, missing) for episode in row) for row in episodes)
+    rewards = tuple(tuple(None if e.outcome is Outcome.INFRA_ERROR else e.reward for e in row) for row in episodes)
     kinds = [e.error.kind for e in flat if e.error is not None and e.outcome is Outcome.INFRA_ERROR]
     unsupported, too_long, cut = (kinds.count(kind) for kind in COUNTED_APART)
-    if not known and not cut:
+    if not counted and not cut:
         first = next((e.error for e in flat if e.error is not None), None)
         raise InfraError(f"none of {len(flat)} episodes could be counted; the first error: {first}")
-    low, high = success_interval(by_task) if known else (None, None)
-    rewards = [e.reward for e in flat if e.reward is not None and e.outcome is not Outcome.INFRA_ERROR]
+    low, high = (None, None) if missing is None else success_interval(by_task)
+    scored = any(value is not None for row in rewards for value in row)
+    reward_low, reward_high = mean_interval(rewards)
     limits = Counter(e.time_limit for e in flat if e.error is not None and e.error.kind == "cut")
     return EvalResult(
         checkpoint=checkpoint,
-        success=success_share(by_task) if known else None,
+        success=None if missing is None else success_share(by_task),
         low=low,
         high=high,
-        reward_mean=sum(rewards) / len(rewards) if rewards else None,
+        reward_mean=success_share(rewards) if scored else None,
         num_tasks=len(by_task),
-        num_episodes=len(known),
+        num_episodes=len(counted),
         num_unsupported=unsupported,
         num_too_long=too_long,
-        num_infra_errors=len(flat) - len(known) - unsupported - too_long - cut,
+        num_infra_errors=len(flat) - len(counted) - unsupported - too_long - cut,
         num_cut=cut,
         cut_by=limits.most_common(1)[0][0] if limits else "",
         by_task=by_task,
+        reward_low=reward_low,
+        reward_high=reward_high,
+        reward_by_task=rewards,
         pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
     )
 
@@ -241,8 +280,11 @@ def pass_shares(by_task: Sequence[Sequence[bool | None]], difficulties: Sequence
     return tuple(found)
 
 
-def _counted(episode: Episode) -> bool | None:
-    return None if episode.outcome is Outcome.INFRA_ERROR else episode.success
+def counted_success(episode: Episode, missing: bool | None) -> bool | None:
+    """missing: what an episode without a recorded success counts as. None: not counted."""
+    if episode.outcome is Outcome.INFRA_ERROR:
+        return None
+    return missing if episode.known_success is None else episode.known_success
 
 
 def task_digest(task: Task) -> str:

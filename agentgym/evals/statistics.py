@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -172,8 +172,30 @@ def pass_at_k(num_samples: int, num_successes: int, k: int) -> float:
     return 1 - math.comb(num_samples - num_successes, k) / math.comb(num_samples, k)
 
 
+def unrecorded(said: Iterable[bool | None]) -> bool | None:
+    """What an episode counts as whose environment recorded no success; said: of all episodes that it is counted with.
+
+    A failure beside episodes that have one: it ended before its environment judged it. Unknown (None) where none has.
+    """
+    return next((False for one in said if one is not None), None)
+
+
+def mean_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[float | None, float | None]:
+    """The interval of `success_share` for scores of any scale, such as rewards: Student's t over tasks.
+
+    None below two tasks with a counted episode.
+    """
+    means = [mean for row in scores if (mean := _mean(row)) is not None]
+    if len(means) < 2:
+        return None, None
+    centre = math.fsum(means) / len(means)
+    error = math.sqrt(math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1) / len(means))
+    half = student_quantile(confidence, len(means) - 1) * error
+    return centre - half, centre + half
+
+
 def success_share(scores: TaskScores) -> float:
-    """The mean over tasks of the share of their counted episodes that succeeded, which is pass@1.
+    """The mean over tasks of the share of their counted episodes that succeeded, which is pass@1; of rewards, too.
 
     A task of which infrastructure broke more episodes counts as much as another. Raises ValueError when no episode was
     counted.

@@ -219,11 +219,15 @@ def _no_signal(facts: Facts) -> Iterator[Seen]:
         math.fsum(facts.values(f"loop/{key}", recent=True))
         for key in ("skipped_groups", "groups", "skipped_right", "skipped_wrong")
     )
-    share, success = skipped / max(1.0, skipped + groups), facts.recent(SUCCESS) or 0.0
+    share, success = skipped / max(1.0, skipped + groups), facts.recent(SUCCESS)
     if share < NO_SIGNAL[0]:
         return
     kinds = f" ({right:.0f} all right, {wrong:.0f} all wrong, {skipped - right - wrong:.0f} other)"
-    text = f"{share:.0%} of groups have no signal{kinds if right + wrong else ''}; success in training is {success:.2f}"
+    text = f"{share:.0%} of groups have no signal{kinds if right + wrong else ''}"
+    if success is None:
+        yield "no_signal", grade(share, NO_SIGNAL), text
+        return
+    text += f"; success in training is {success:.2f}"
     if success >= NEARLY_ALL:
         yield "no_signal_right", "note", text
     elif success <= NEARLY_NONE or wrong > 2 * right:

@@ -27,20 +27,10 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed, sampled, turn_sampling
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.runner import EpisodeBroken, end_for_time
+from agentgym.rollout.token_prefix import TokenPrefix
 from agentgym.text.chat import ChatRenderer
 from agentgym.tools import Schema, ToolCall
-from agentgym.types import (
-    Completion,
-    Episode,
-    ErrorRecord,
-    FinishReason,
-    GenerateRequest,
-    Message,
-    Outcome,
-    Stop,
-    TokenPrefix,
-    Turn,
-)
+from agentgym.types import Completion, Episode, ErrorRecord, FinishReason, GenerateRequest, Message, Outcome, Stop, Turn
 
 __all__ = ["CallAnswer", "CallHandler", "CallRefused", "CallRequest", "EpisodeHandler", "FreeHandler"]
 

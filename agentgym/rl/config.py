@@ -25,7 +25,8 @@ class LoopConfig:
     checkpoint_in_background: bool = True
     """Copy checkpoints to the host's memory and write them beside the next steps; the last is waited for."""
     keep_checkpoints: int = 0
-    """The newest checkpoints that are kept, besides the best by held-out success (eval_every); 0 keeps all."""
+    """The newest checkpoints that are kept, besides the best by held-out success (eval_every), or by held-out reward
+    where success is unknown; 0 keeps all."""
     check_sync_every: int = 10
     """Steps between comparisons of the generators' log-probabilities with the trainer's; 0 is never."""
     eval_every: int = 0

@@ -74,5 +74,5 @@ def _kind(scored: Sequence[Episode]) -> str:
 
 
 def _agreed(scored: Sequence[Episode]) -> bool | None:
-    said = [episode.info.get("success") for episode in scored]
+    said = [episode.known_success for episode in scored]
     return next((value for value in (True, False) if said and all(one is value for one in said)), None)

@@ -15,18 +15,9 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
+from agentgym.rollout.token_prefix import TokenPrefix
 from agentgym.text.chat import ChatRenderer
-from agentgym.types import (
-    Completion,
-    Episode,
-    ErrorRecord,
-    FinishReason,
-    GenerateRequest,
-    SamplingParams,
-    Stop,
-    TokenPrefix,
-    Turn,
-)
+from agentgym.types import Completion, Episode, ErrorRecord, FinishReason, GenerateRequest, SamplingParams, Stop, Turn
 
 
 def derive_seed(*parts: object) -> int:

@@ -31,7 +31,7 @@ from agentgym.run.session import Session
 from agentgym.run.sync_check import check_sync
 from agentgym.runs.changes import Change, read_changes
 from agentgym.runs.checkpoints import drop_undone, drop_unfinished
-from agentgym.runs.evaluations import read_record
+from agentgym.runs.evaluations import held_out_metric, read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
 from agentgym.runs.steering import Steering
@@ -171,8 +171,7 @@ class AsyncRun:
         return await check_sync(self.session.gym, self.generator, trainer, rollout, step)
 
     async def evaluate(self, step: int) -> dict[str, float]:
-        result = await self._evaluate(step, self.config.eval_tasks)
-        return {} if result.success is None else {"eval/success": result.success}
+        return held_out_metric((await self._evaluate(step, self.config.eval_tasks)).to_mapping())
 
     def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
         session, step = self.session, record.step

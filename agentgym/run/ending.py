@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
-from agentgym.evals.statistics import PairedDifference, paired_difference
+from agentgym.evals.statistics import PairedDifference
 from agentgym.run.evaluate import evaluate
 from agentgym.run.resume import RunState, undo_later_steps
 from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
@@ -78,7 +78,7 @@ def compare_ends(
     setups = [read_record(folder, one).get("setup") for one in (0, step)]
     if first is not None and setups[0] == setups[1]:
         try:
-            difference = paired_difference(first.by_task, last.by_task, shares=True)
+            difference = last.difference_from(first)
         except ValueError as error:
             reporter.note(f"the first checkpoint and the last are not compared: {error}")
     elif first is not None:

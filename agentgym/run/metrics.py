@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentgym.evals.statistics import unrecorded
 from agentgym.loops.async_rl import StepRecord
 from agentgym.rl.ending import unanimous
 from agentgym.rollout.activity import Activity, since
@@ -111,6 +112,7 @@ def counts_since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over the episodes of a step; rewards and successes over those without infrastructure errors.
 
+    rollout/success_mean: absent where no episode has a success that is known (`unrecorded`).
     rollout/truncated_share: of those that count, how many reached a limit of tokens or time before their end, and
     rollout/time_cut_share how many one of wall time, which is the machine's.
     rollout/tool_calls: how many those made, tool_malformed of them could not be read, and tool_errors were answered
@@ -127,7 +129,6 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     metrics = {
         "rollout/episodes": len(episodes),
         "rollout/reward_mean": _mean([e.reward for e in counted if e.reward is not None]),
-        "rollout/success_mean": _mean([float(e.success) for e in counted]),
         "rollout/turns_mean": _mean([len(e.turns) for e in counted]),
         "rollout/completion_tokens_mean": _mean([e.num_sampled_tokens for e in counted]),
         "rollout/tool_calls": len(errors),
@@ -141,6 +142,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         **{f"rollout/{kind}": count for kind, count in apart.items()},
         "rollout/retries": sum(e.retries for e in episodes),
     }
+    if unrecorded(e.known_success for e in counted) is not None:
+        metrics["rollout/success_mean"] = _mean([float(e.known_success is True) for e in counted])
     if failed := [e for e in counted if e.stop is Stop.AGENT]:
         metrics["rollout/agent_failed_share"] = len(failed) / len(counted)
     reasons = Counter(why for e in counted for why in e.branch_reasons)

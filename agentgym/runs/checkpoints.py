@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym.runs.curve import HELD_OUT
+from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD
 from agentgym.runs.files import read_json, read_json_lines, sync, write_whole, writing
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.untrusted import Damaged, read_objects
@@ -99,12 +99,17 @@ def _torn_episodes(run: RunFolder, step: int) -> str:
 
 
 def prune(run: RunFolder, keep: int) -> None:
-    """Remove old checkpoints: all but the newest `keep`, and the best by held-out success; 0 keeps all."""
+    """Remove old checkpoints: all but the newest `keep`, and the best by held-out success; 0 keeps all.
+
+    Where success is unknown, the best is by held-out reward.
+    """
     steps = run.checkpoint_steps()
     if not keep or len(steps) <= keep:
         return
-    rows = read_json_lines(run.path / "metrics.jsonl")  # one at a time: all of a long run's are megabytes
-    measured = {row["step"]: row[HELD_OUT] for row in rows if isinstance(row.get(HELD_OUT), float)}
+    measured = {}
+    for row in read_json_lines(run.path / "metrics.jsonl"):  # one at a time: all of a long run's are megabytes
+        if isinstance(value := row.get(HELD_OUT, row.get(HELD_OUT_REWARD)), float):
+            measured[row["step"]] = value
     best = max((step for step in steps if step in measured), key=lambda step: (measured[step], step), default=None)
     for step in steps[:-keep]:
         if step != best:

@@ -13,6 +13,7 @@ from agentgym.runs.files import writing
 from agentgym.runs.metrics import MetricsRow
 
 REWARD, SUCCESS, HELD_OUT = "rollout/reward_mean", "rollout/success_mean", "eval/success"
+HELD_OUT_REWARD = "eval/reward"  # where success is unknown
 LOSS, HELD_OUT_LOSS = "sft/loss", "sft/held_out_loss"  # of supervised fine-tuning
 _BARS = "▁▂▃▄▅▆▇█"
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dot bits of one cell, [row][column]
@@ -93,7 +94,7 @@ def terminal_plot(line: Series, *, width: int = 72, height: int = 12) -> str:
 
 
 def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
-    """Reward and success of every step, their running mean, and held-out success where it was measured.
+    """Reward and success of every step, their running mean, and held-out success (or reward) where it was measured.
 
     Of supervised fine-tuning the loss, and that of the conversations held out. Raises UserError when there is nothing
     to draw or matplotlib is missing.
@@ -112,8 +113,9 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
             axes.plot(line.steps, line.values, color=colour, alpha=0.3, linewidth=1)
             running = f"{label}, mean of {window} steps" if window > 1 else label
             axes.plot(line.steps, smooth(line.values, window), color=colour, linewidth=2, label=running)
-    if line := _known(rows, HELD_OUT):
-        axes.plot(line.steps, line.values, "o--", color="#d62728", label="held-out success")
+    for key, label in ((HELD_OUT, "held-out success"), (HELD_OUT_REWARD, "held-out reward")):
+        if line := _known(rows, key):
+            axes.plot(line.steps, line.values, "o--", color="#d62728", label=label)
     label = "mean over the step's episodes"
     if losses := _known(rows, LOSS):
         axes.plot(losses.steps, losses.values, color="#9467bd", label="loss, nats a token")

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from agentgym.runs.files import dump_line, write_whole
-from agentgym.types import Json
+from agentgym.types import Json, known_success
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2  # of 1, success was false where it was not known
 SUFFIX = ".index.json"
 MAX_TEXT = 300  # characters of an error
 LEVEL = 3  # of compression
@@ -74,7 +74,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
         "split": task.get("split", "train"),
         "difficulty": task.get("difficulty", 0),
         "outcome": episode.get("outcome"),
-        "success": (episode.get("info") or {}).get("success") is True,
+        "success": known_success(episode.get("info") or {}, episode.get("rewards") or {}),
         "stop": episode.get("stop"),
         "reward": episode.get("reward"),
         "rewards": episode.get("rewards") or {},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD
 from agentgym.runs.files import append_line, dump_line, read_json, read_json_lines, write_whole, writing
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.metrics import MetricsRow
@@ -74,8 +75,17 @@ def read_record(folder: RunFolder, step: int) -> dict[str, Json]:
     return read_json(path) if path.is_file() else {}
 
 
-def with_held_out(folder: RunFolder, key: str) -> list[MetricsRow]:
-    """The metrics of a run, and under `key` the success of its evaluations: also before the first step.
+def held_out_metric(result: object) -> dict[str, float]:
+    """The metric of an evaluation's saved result: its success, or its reward where that is unknown; empty for none."""
+    saved = result if isinstance(result, Mapping) else {}
+    both = ((HELD_OUT, saved.get("success")), (HELD_OUT_REWARD, saved.get("reward_mean")))
+    known = [(key, float(value)) for key, value in both if isinstance(value, (int, float))]
+    return dict(known[:1])
+
+
+def with_held_out(folder: RunFolder) -> list[MetricsRow]:
+    """The metrics of a run with the success of its evaluations, or the reward where that is unknown: also before the
+    first step.
 
     Of the evaluations, those of steps that a resumed run has undone are left out.
     """
@@ -83,8 +93,6 @@ def with_held_out(folder: RunFolder, key: str) -> list[MetricsRow]:
     last = max(rows) if rows else None
     for step in folder.episode_steps(evaluation=True):
         result = read_record(folder, step).get("result") if last is None or step <= last else None
-        success = result.get("success") if isinstance(result, Mapping) else None
-        if isinstance(success, (int, float)):
-            row = rows.setdefault(step, MetricsRow(step=step, time=0.0, metrics={}))
-            row.metrics[key] = float(success)
+        if found := held_out_metric(result):
+            rows.setdefault(step, MetricsRow(step=step, time=0.0, metrics={})).metrics.update(found)
     return [rows[step] for step in sorted(rows)]

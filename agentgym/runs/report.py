@@ -51,6 +51,7 @@ STEP_COLUMNS = (
     Column(key="rollout/reward_mean", label="reward"),
     Column(key="rollout/success_mean", label="success"),
     Column(key="eval/success", label="held-out"),
+    Column(key="eval/reward", label="held-out reward"),
     Column(key="sft/loss", label="loss"),
     Column(key="sft/held_out_loss", label="held-out loss"),
     Column(key="loop/staleness_max", label="stale max", digits=0),

@@ -10,10 +10,9 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.evals.compare import Comparison, Saved, compare, config_differences, mismatches
-from agentgym.evals.statistics import PairedDifference
 from agentgym.runs.records import unpack
 from agentgym.tables.episode_search import row
-from agentgym.tables.evaluations import difference_json, evaluations
+from agentgym.tables.evaluations import MEASURED, difference_json, evaluations
 from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
 
@@ -32,7 +31,7 @@ def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
             {
                 "side": f"{run.location.id}@{one['step']}",
                 "run": run.location.id,
-                **{key: one[key] for key in ("step", "environment", "success", "low", "high", "tasks", "episodes")},
+                **{key: one[key] for key in ("step", "environment", *MEASURED, "tasks", "episodes")},
             }
             for run in runs
             for one in evaluations(run)
@@ -48,7 +47,7 @@ def comparison_json(first: Saved, second: Saved, found: Comparison) -> dict[str,
     return {
         "first": _side(first),
         "second": _side(second),
-        "sentence": _sentence(found.success, first.name, second.name),
+        "sentence": _sentence(found, first.name, second.name),
         **found_json(found),
         "configs": [{"field": field, "first": a, "second": b} for field, a, b in fields],
         "mismatches": mismatches(first, second),
@@ -57,8 +56,8 @@ def comparison_json(first: Saved, second: Saved, found: Comparison) -> dict[str,
 
 def found_json(found: Comparison) -> dict[str, Any]:
     """A comparison without its sides."""
-    reward = None if found.reward is None else difference_json(found.reward)
-    return {**asdict(found), "success": difference_json(found.success), "reward": reward}
+    success, reward = (one and difference_json(one) for one in (found.success, found.reward))
+    return {**asdict(found), "success": success, "reward": reward}
 
 
 def compare_json(first: tuple[Run, int], second: tuple[Run, int]) -> dict[str, Any]:
@@ -93,11 +92,14 @@ def _side(saved: Saved) -> dict[str, Any]:
     return {"name": saved.name, "folder": str(saved.folder.path), "step": saved.step, **saved.result.to_mapping()}
 
 
-def _sentence(one: PairedDifference, a: str, b: str) -> str:
+def _sentence(found: Comparison, a: str, b: str) -> str:
+    one = found.main
     interval = f"[{one.low:+.3f}, {one.high:+.3f}], paired over {one.num_tasks} tasks"
     if not one.is_clear:
         return f"No clear difference: {b} minus {a} is {one.mean:+.3f} {interval}."
     more = "more" if one.mean > 0 else "less"
+    if found.success is None:
+        return f"{b} earns {abs(one.mean):.3f} {more} reward than {a} {interval}."
     return f"{b} solves {abs(one.mean):.3f} {more} than {a} {interval}."
 
 

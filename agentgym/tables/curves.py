@@ -11,17 +11,19 @@ from typing import Any
 from agentgym.evals.statistics import success_interval
 from agentgym.runs.metrics import MetricsRow
 from agentgym.tables.episode_table import Part, Table
-from agentgym.tables.evaluations import evaluations
+from agentgym.tables.evaluations import MEASURED, evaluations
 from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
 from agentgym.tables.summary import PHASES
 
-HELD_OUT, DIFFERENCE, SUCCESS = "eval/success", "eval/difference", "rollout/success_mean"
+HELD_OUT, HELD_OUT_REWARD, DIFFERENCE = "eval/success", "eval/reward", "eval/difference"
+SUCCESS = "rollout/success_mean"
 NO_SIGNAL, TRUNCATED = "view/no_signal_share", "view/truncated_share"
 CUT = ("max_turns", "turn_tokens", "episode_tokens", "time")
 MAX_POINTS = 2000
 LABELS: dict[str, tuple[str, str, str]] = {  # label, unit, what is better
     HELD_OUT: ("held-out success", "share", "up"),
+    HELD_OUT_REWARD: ("held-out reward", "reward", "up"),
     DIFFERENCE: ("held-out success against the first evaluation, paired by task", "share", "up"),
     SUCCESS: ("training success", "share", "up"),
     "rollout/reward_mean": ("training reward", "reward", "up"),
@@ -103,7 +105,7 @@ def _groups(table: Table, part: Part) -> list[dict[str, Any]]:
             for version, count in columns["versions"][row]:
                 tokens[version] = tokens.get(version, 0) + count
         stale = [columns["staleness"][row] for row in rows if columns["staleness"][row] is not None]
-        start = columns["start_version"][rows[0]]
+        start, won = columns["start_version"][rows[0]], [columns["success"][row] for row in rows]
         shown.append(
             {
                 "group": group,
@@ -115,7 +117,7 @@ def _groups(table: Table, part: Part) -> list[dict[str, Any]]:
                 "wait_steps": part.step - 1 - start,
                 "tokens": sorted(tokens.items()),
                 "episodes": len(rows),
-                "success": sum(map(bool, (columns["success"][row] for row in rows))) / len(rows),
+                "success": None if None in won else sum(won) / len(won),
             }
         )
     return shown
@@ -149,18 +151,21 @@ def _curve(key: str, steps: list[int], values: list[float | None], **more: Any) 
     }
 
 
-def _held_out(run: Run) -> dict[str, Any] | None:
-    found = [one for one in evaluations(run) if one["success"] is not None and one["finished"]]
-    rows = {row.step: row.metrics[HELD_OUT] for row in run.log.read() if HELD_OUT in row.metrics}
-    known = {one["step"]: one for one in found}
+def _held_out(run: Run, key: str = HELD_OUT) -> dict[str, Any] | None:
+    value, low, high = MEASURED[:3] if key == HELD_OUT else MEASURED[3:]
+    rows = {row.step: row.metrics[key] for row in run.log.read() if key in row.metrics}
+    known = {one["step"]: one for one in evaluations(run) if one["finished"] and one[value] is not None}
+    if key == HELD_OUT_REWARD:
+        known = {step: one for step, one in known.items() if one["success"] is None}
     steps = sorted(known.keys() | rows.keys())
     if not steps:
         return None
     return _curve(
-        HELD_OUT,
+        key,
         steps,
-        [known[step]["success"] if step in known else _known(rows[step]) for step in steps],
-        **{name: [known[step][name] if step in known else None for step in steps] for name in ("low", "high")},
+        [known[step][value] if step in known else _known(rows[step]) for step in steps],
+        low=[known[step][low] if step in known else None for step in steps],
+        high=[known[step][high] if step in known else None for step in steps],
         n=[known[step]["tasks"] if step in known else None for step in steps],
         n_of="tasks",
     )
@@ -173,7 +178,10 @@ def _difference(run: Run) -> dict[str, Any] | None:
     moves = [one["difference"] for one in found]
     columns = {name: [move[name] for move in moves] for name in ("low", "high", "n")}
     values = [move["mean"] for move in moves]
-    return _curve(DIFFERENCE, [one["step"] for one in found], values, **columns, n_of="tasks")
+    curve = _curve(DIFFERENCE, [one["step"] for one in found], values, **columns, n_of="tasks")
+    if moves[-1]["of"] == "reward":
+        curve |= {"label": curve["label"].replace("success", "reward"), "unit": "reward"}
+    return curve
 
 
 def _success(run: Run) -> dict[str, Any] | None:
@@ -191,7 +199,7 @@ def _success_of(table: Table, part: Part) -> tuple[float | None, float | None, i
     columns = table.columns
     groups: dict[int, list[float]] = {}
     for row in part.rows:
-        if columns["outcome"][row] != "infra_error":
+        if columns["outcome"][row] != "infra_error" and columns["success"][row] is not None:
             groups.setdefault(columns["group"][row], []).append(float(columns["success"][row]))
     if not groups:
         return None, None, 0
@@ -227,6 +235,7 @@ def _truncated_of(table: Table, part: Part) -> tuple[float, int]:
 
 _MADE: dict[str, Callable[[Run], dict[str, Any] | None]] = {
     HELD_OUT: _held_out,
+    HELD_OUT_REWARD: partial(_held_out, key=HELD_OUT_REWARD),
     DIFFERENCE: _difference,
     SUCCESS: _success,
     NO_SIGNAL: _no_signal,

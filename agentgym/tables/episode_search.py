@@ -93,6 +93,8 @@ def _filter(table: Table, name: str, value: str) -> Accepts:
         return lambda number: str(column[number]) == value
     if name in _FLAGS:
         flags, wanted = columns[_FLAGS[name]], _flag(name, value)
+        if name == "success":  # what is unknown is neither
+            return lambda number: flags[number] is wanted
         return lambda number: bool(flags[number]) is wanted
     if name in _BOUNDS:
         column_name, is_least = _BOUNDS[name]

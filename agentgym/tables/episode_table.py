@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentgym.evals.statistics import unrecorded
 from agentgym.runs.episode_index import (
     KEYS,
     FileIndex,
@@ -180,4 +181,6 @@ def _joined(parts: list[Part]) -> Table:
         columns["n"] += range(1, count + 1)
         for key in KEYS if count else ():
             columns[key] += part.index.columns[key]
+    if (missing := unrecorded(columns["success"])) is not None:
+        columns["success"] = [missing if one is None else one for one in columns["success"]]
     return Table(parts=tuple(placed), columns=columns)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS
+from agentgym.runs.evaluations import held_out_metric
 from agentgym.runs.folder import RunStatus
 from agentgym.runs.liveness import Liveness, liveness
 from agentgym.runs.metrics import MetricsRow
@@ -27,14 +29,13 @@ def run_row(run: Run) -> dict[str, Any]:
     (status, reason, changed), rows = run.status(), run.log.read()
     last = rows[-1].metrics if rows else {}
     comparison, sandbox = run.json("comparison.json"), run.json("sandbox.json")
-    held_out = next((row.metrics["eval/success"] for row in reversed(rows) if "eval/success" in row.metrics), None)
     replaced: Any = sandbox.get("before", [])  # the run was resumed with another sandbox
     steps = comparison.get("steps")
     final = comparison.get("last")
-    if isinstance(final, Mapping) and (not rows or steps == rows[-1].step):
-        held_out = final.get("success", held_out)
-    if held_out is None:
-        held_out = _last_result(run)
+    measured = held_out_metric(final) if not rows or steps == rows[-1].step else {}
+    measured = measured or next((found for row in reversed(rows) if (found := _held_out(row.metrics))), {})
+    measured = measured or _last_result(run)
+    held_out, held_out_reward = (measured.get(key) for key in (HELD_OUT, HELD_OUT_REWARD))
     return {
         "id": run.location.id,
         "root": run.location.root.key,
@@ -47,10 +48,11 @@ def run_row(run: Run) -> dict[str, Any]:
         "model": run.field("model.path", ""),
         "step": rows[-1].step if rows else 0,
         "steps": run.field("loop.steps"),
-        "reward": last.get("rollout/reward_mean"),
-        "success": last.get("rollout/success_mean"),
+        "reward": last.get(REWARD),
+        "success": last.get(SUCCESS),
         "held_out": held_out,
-        "gain": _gain(comparison.get("difference")),
+        "held_out_reward": held_out_reward,
+        "gain": _gain(comparison.get("difference"), "reward" if held_out is None else "success"),
         "sandbox": " after ".join(map(str, [sandbox.get("backend", ""), *reversed(replaced)])),
         "unsafe": sandbox.get("unsafe") is True,
         "spark": _spark(rows),
@@ -121,21 +123,27 @@ def _started(rows: Sequence[MetricsRow]) -> float | None:
     return rows[0].time - _finite(rows[0], "time/step_s") if rows else None
 
 
-def _last_result(run: Run) -> float | None:
+def _held_out(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {key: metrics[key] for key in (HELD_OUT, HELD_OUT_REWARD) if key in metrics}
+
+
+def _last_result(run: Run) -> dict[str, float]:
     steps = run.folder.episode_steps(evaluation=True)
-    result = run.json(f"evals/step-{steps[-1]:06d}.json").get("result") if steps else None
-    success = result.get("success") if isinstance(result, Mapping) else None
-    return float(success) if isinstance(success, (int, float)) else None
+    return held_out_metric(run.json(f"evals/step-{steps[-1]:06d}.json").get("result")) if steps else {}
 
 
-def _gain(difference: Any) -> dict[str, Any] | None:
+def _gain(difference: Any, measure: str) -> dict[str, Any] | None:
     if not isinstance(difference, Mapping):
         return None
-    return {"n": difference.get("num_tasks"), **{key: difference.get(key) for key in ("mean", "low", "high")}}
+    return {
+        "of": measure,
+        "n": difference.get("num_tasks"),
+        **{key: difference.get(key) for key in ("mean", "low", "high")},
+    }
 
 
 def _spark(rows: Sequence[MetricsRow]) -> list[float]:
-    values = [row.metrics["rollout/success_mean"] for row in rows if "rollout/success_mean" in row.metrics]
+    values = [row.metrics[SUCCESS] for row in rows if SUCCESS in row.metrics]
     if len(values) > SPARK:
         edges = [round(i * len(values) / SPARK) for i in range(SPARK + 1)]
         values = [math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]

@@ -158,7 +158,7 @@ class Play:
                 {"name": name, "value": value, "weight": weights.get(name)}
                 for name, value in (episode.rewards if episode else {}).items()
             ],
-            "success": episode.success if episode and self.done else None,
+            "success": episode.known_success if episode and self.done else None,
             "info": pack(episode.info) if episode else {},
             "error": self._error(episode),
             "sandbox": self.sandbox,

@@ -99,7 +99,7 @@ def test_a_run_learns_is_measured_and_goes_on_from_a_checkpoint_as_if_it_had_not
 
     assert result.first.num_tasks == result.last.num_tasks == 4 and result.difference is not None
     assert folder.load_comparison()["steps"] == 6
-    assert [row.step for row in with_held_out(folder, HELD_OUT) if HELD_OUT in row.metrics] == [0, 6]
+    assert [row.step for row in with_held_out(folder) if HELD_OUT in row.metrics] == [0, 6]
 
     Path(talks).unlink()  # the folder has them
     settings = replace(settings, eval=replace(settings.eval, at_end=False))

@@ -56,14 +56,16 @@ def test_what_undone_steps_left_is_dropped_and_the_rest_stays_as_it_was(folder: 
         ({1: 0.5, 2: 0.9, 3: 0.2}, 2, [2, 3, 4]),
         ({1: 0.9, 2: 0.9}, 1, [2, 4]),  # the later of two equals
         ({4: 0.9, 2: 0.1}, 1, [4]),
+        ({1: 5.5, 2: 9.0}, 1, [2, 4]),  # rewards, where success is unknown
     ],
 )
 def test_pruning_keeps_the_newest_and_the_best(
     folder: RunFolder, held_out: dict[int, float], keep: int, kept: list[int]
 ) -> None:
+    key = "eval/reward" if max(held_out.values(), default=0) > 1 else "eval/success"
     for step in range(5):
         checkpoint(folder, step)
-        folder.append_metrics(step, {"eval/success": held_out[step]} if step in held_out else {})
+        folder.append_metrics(step, {key: held_out[step]} if step in held_out else {})
     prune(folder, keep)
     assert folder.checkpoint_steps(unfinished=True) == kept
 

@@ -14,7 +14,7 @@ from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments
-from agentgym.cli.results import HEADER, USAGE_HEADER, difference_line, eval_row, interval_text, usage_row
+from agentgym.cli.results import UNKNOWN, USAGE_HEADER, difference_line, eval_table, figure, interval_text, usage_row
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -158,30 +158,36 @@ def _show_runs(
     from agentgym.tables.comparing import found_json
 
     step = 1 / max(found.num_pairs for *_, found in pairs)
-    success = run_difference([found.success.mean for *_, found in pairs], resolution=step)
+    shares = [found.success.mean for *_, found in pairs if found.success]
+    success = run_difference(shares, resolution=step) if len(shares) == len(pairs) else None
     rewards = [found.reward.mean for *_, found in pairs if found.reward]
     reward = run_difference(rewards) if len(rewards) == len(pairs) else None
+    main, moves = (success, shares) if success else (reward, rewards)
+    if main is None:
+        raise UserError("some pairs of runs know no success and others no reward: compare them pair by pair")
     if arguments.json:
         each = [
             {"seed": seed, "first": first.name, "second": second.name, **found_json(found)}
             for seed, (first, second, found) in zip(seeds, pairs, strict=True)
         ]
-        overall = {"success": asdict(success), "reward": reward and asdict(reward)}
+        overall = {"success": success and asdict(success), "reward": reward and asdict(reward)}
         shell.say(json.dumps({"event": "result", **overall, "pairs": each}))
         return
     rows = [
-        (str(seed), first.name, second.name, eval_row(first.result)[1], eval_row(second.result)[1],
-         f"{found.success.mean:+.3f}")
-        for seed, (first, second, found) in zip(seeds, pairs, strict=True)
+        (str(seed), first.name, second.name,
+         *(figure(one.result.success if success else one.result.reward_mean) for one in (first, second)),
+         f"{move:+.3f}")
+        for seed, move, (first, second, _) in zip(seeds, moves, pairs, strict=True)
     ]  # fmt: skip
     shell.say_table(RUNS_HEADER, rows)
-    shell.say(f"\n{len(pairs)} pairs of runs, {pairs[0][2].success.num_tasks} tasks. Second minus first:")
-    shell.say(f"success: {interval_text(success)}; p = {success.chance:.3g}")
+    shell.say(f"\n{len(pairs)} pairs of runs, {pairs[0][2].main.num_tasks} tasks. Second minus first:")
+    if success is not None:
+        shell.say(f"success: {interval_text(success)}; p = {success.chance:.3g}")
     if reward is not None:
         shell.say(f"reward: {interval_text(reward)}")
     shell.say(
         "A pair of runs is the unit: the interval is of what another seed's pair would show.\n"
-        f"With so many runs a true difference of {success.smallest:.3f} would be clear in 8 of 10 comparisons."
+        f"With so many runs a true difference of {main.smallest:.3f} would be clear in 8 of 10 comparisons."
     )
 
 
@@ -197,8 +203,8 @@ def _show(
     arguments: argparse.Namespace,
     shell: JobShell,
 ) -> None:
-    success, tasks = found.success, found.success.num_tasks
-    shell.say_table(HEADER, [(one.name, *eval_row(one.result)[1:]) for one in (first, second)])
+    main, tasks = found.main, found.main.num_tasks
+    shell.say_table(*eval_table([one.result for one in (first, second)], [one.name for one in (first, second)]))
     if asked := [usage_row(one.result) for one in (first, second) if one.result.usage]:
         shell.say("")
         shell.say_table(USAGE_HEADER, asked)
@@ -206,15 +212,17 @@ def _show(
         shell.say(f"not the same: {line}")
     apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""
     shell.say(f"\n{tasks} tasks, {found.num_pairs} pairs of episodes{apart}. Second minus first:")
-    shell.say(difference_line(success, "success"))
-    if found.reward is not None and found.reward.equal == tasks:
+    shell.say(difference_line(main, found.measure))
+    if found.success is None:
+        shell.say(UNKNOWN)
+    elif found.reward is not None and found.reward.equal == tasks:
         shell.say("reward: the same in every task, so it has no interval")
     elif found.reward is not None:
         low, high = found.reward.low, found.reward.high
         shell.say(f"reward: {found.reward.mean:+.3f} [{low:+.3f}, {high:+.3f}] (95%)")
     shell.say(
-        f"won {success.better}, lost {success.worse}: McNemar's exact test over tasks gives p = {success.chance:.3g}\n"
-        f"With so many tasks a true difference of {success.smallest:.3f} would be clear in 8 of 10 comparisons."
+        f"won {main.better}, lost {main.worse}: McNemar's exact test over tasks gives p = {main.chance:.3g}\n"
+        f"With so many tasks a true difference of {main.smallest:.3f} would be clear in 8 of 10 comparisons."
     )
     for title, pairs in (("won", found.won), ("lost", found.lost)):
         if pairs:

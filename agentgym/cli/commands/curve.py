@@ -11,8 +11,8 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError
 from agentgym.evals.statistics import PairedDifference
-from agentgym.runs.curve import HELD_OUT, LOSS, REWARD, SUCCESS, series, terminal_plot, write_png
-from agentgym.runs.evaluations import with_held_out
+from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, LOSS, REWARD, SUCCESS, series, terminal_plot, write_png
+from agentgym.runs.evaluations import held_out_metric, with_held_out
 from agentgym.runs.folder import RunFolder
 
 DESCRIPTION = """
@@ -43,12 +43,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = RunFolder.open(arguments.run)
-    rows = with_held_out(folder, HELD_OUT)
+    rows = with_held_out(folder)
     known = sorted({key for row in rows for key in row.metrics})
     if arguments.list:
         shell.say_json(known) if arguments.json else shell.say("\n".join(known))
         return 0
-    default = [key for key in (REWARD, SUCCESS, HELD_OUT, LOSS) if key in known] or [REWARD]
+    default = [key for key in (REWARD, SUCCESS, HELD_OUT, HELD_OUT_REWARD, LOSS) if key in known] or [REWARD]
     lines = [series(rows, key) for key in arguments.metric or default]
     if arguments.json:
         shell.say_json({line.key: {"steps": line.steps, "values": line.values} for line in lines})
@@ -56,8 +56,11 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     for line in lines:
         shell.say(terminal_plot(line))
         shell.say(f"first {line.values[0]:.4g}  last {line.values[-1]:.4g}  best {max(line.values):.4g}\n")
-    if difference := folder.load_comparison().get("difference"):
-        shell.say(difference_line(PairedDifference(**cast("dict[str, Any]", difference))) + "\n")
+    comparison = folder.load_comparison()
+    if difference := comparison.get("difference"):
+        measure = "reward" if HELD_OUT_REWARD in held_out_metric(comparison.get("last")) else "success"
+        found = PairedDifference(**cast("dict[str, Any]", difference))
+        shell.say(difference_line(found, f"{measure}, last minus first, task by task") + "\n")
     path = Path(arguments.png) if arguments.png else folder.path / "curve.png"
     if not path.parent.is_dir():
         raise UserError(f"--png: there is no folder {str(path.parent)!r}")

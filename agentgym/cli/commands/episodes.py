@@ -128,8 +128,9 @@ def _list(
     shell.say_table(HEADER, [_row(table, *one) for one in chosen[: arguments.limit]])
     if len(chosen) > arguments.limit:
         shell.say(f"... {len(chosen) - arguments.limit} more; --limit {len(chosen)} shows all")
-    wins = sum(table.columns["success"][number] for _, number in chosen)
-    shell.say(f"\n{len(chosen)} episode(s), {wins} with success. Saved are steps {known[0]} to {known[-1]}.")
+    said = [success for _, number in chosen if (success := table.columns["success"][number]) is not None]
+    wins = f"{sum(said)} with success" if said or not chosen else "success unknown"
+    shell.say(f"\n{len(chosen)} episode(s), {wins}. Saved are steps {known[0]} to {known[-1]}.")
     if chosen:
         step = f" --step {steps[0]}" if len(steps) == 1 else " --step N"
         evals = " --evals" if arguments.evals else ""
@@ -145,7 +146,7 @@ def _row(table: Table, n: int, number: int) -> tuple[str, ...]:
         one["episode_id"],
         one["task_id"],
         one["outcome"] or "-",
-        "yes" if one["success"] else "no",
+        {True: "yes", False: "no", None: "-"}[one["success"]],
         figure(one["reward"]),
         figure(one["advantage"]) if one["trained"] else "not trained",
         str(one["turns"]),

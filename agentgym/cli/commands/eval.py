@@ -11,7 +11,7 @@ from agentgym.cli.evaluating import Policy, base_recipe, find_policy, new_name, 
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish
-from agentgym.cli.results import HEADER, USAGE_HEADER, eval_json, eval_row, pass_table, usage_row
+from agentgym.cli.results import UNKNOWN, USAGE_HEADER, eval_json, eval_table, pass_table, usage_row
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -176,7 +176,9 @@ def _measure(
         if arguments.json:
             shell.say(json.dumps(eval_json(result, folder)))
             return 0 if result.num_episodes else 1
-        reporter.table(f"{recipe.env.name}, held-out tasks", HEADER, [eval_row(result)])
+        reporter.table(f"{recipe.env.name}, held-out tasks", *eval_table([result]))
+        if result.success is None and result.num_episodes:
+            reporter.note(UNKNOWN)
         if result.sandbox:
             reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
         header, rows = pass_table(result)

@@ -55,13 +55,16 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    gain = row["gain"]
+    gain, held_out = row["gain"], [row[key] for key in ("held_out", "held_out_reward")]
+    of_reward = " (reward)" * (held_out[0] is None)  # no success is known
+    held = next((number(value, 3) + of_reward for value in held_out if value is not None), "-")
     return (
         row["name"],
         row["status"],
         str(row["step"]),
-        *("-" if row[key] is None else number(row[key], 3) for key in ("reward", "success", "held_out")),
-        f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]" if gain else "-",
+        *("-" if row[key] is None else number(row[key], 3) for key in ("reward", "success")),
+        held,
+        f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]{of_reward}" if gain else "-",
         row["sandbox"] + " (UNSAFE)" * row["unsafe"] or "-",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(row["changed"])) if row["changed"] else "-",
         row["reason"].partition("\n")[0][:60],

@@ -54,7 +54,7 @@ async def see(request: ChildRequest) -> dict[str, object]:
             episodes, _ = await stage.play_all([(task, says) for _, task, says in parts])
         for (key, _, _), one in zip(parts, episodes, strict=True):
             episode = one.episode
-            scores[key] = f"reward {episode.reward}, success {episode.success}, {episode.outcome}"
+            scores[key] = f"reward {episode.reward}, success {episode.known_success}, {episode.outcome}"
     return {"tasks": tasks, "scores": scores}
 
 

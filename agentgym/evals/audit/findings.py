@@ -39,7 +39,8 @@ KINDS: Mapping[str, str] = {
 class ProbeResult:
     """What one probe earned, of its best variant. reward: the mean over scored episodes; None without any.
 
-    success: the share of its tasks in which the environment recorded success. seconds: of all its episodes.
+    success: the share of its tasks in which the environment recorded success; None where it recorded none.
+    seconds: of all its episodes.
     """
 
     probe: str
@@ -47,7 +48,7 @@ class ProbeResult:
     what: str
     episodes: int
     reward: float | None
-    success: float
+    success: float | None
     finding: bool = False
     seconds: float = 0.0
 

@@ -9,11 +9,13 @@ from statistics import fmean, median
 from agentgym.evals.audit.findings import ProbeResult, Report
 from agentgym.evals.audit.oracle import Solution, most_frequent
 from agentgym.evals.audit.stage import Played
+from agentgym.evals.statistics import unrecorded
 
 WON_SHARE, WON_TASKS = 0.1, 2  # more than the share, and at least so many tasks: one may be chance
 EARNED_SHARE = 0.5  # of what the oracle earns, counted from the least that the rewards can give
 SMALL_GAP = 0.1
 SLOW_REWARD_S = 0.5
+UNRECORDED = "no `success` in `info` where it fails: record False from `start`, else such episodes may count as unknown"
 ORACLE = "the environment's own right answers"
 
 
@@ -27,6 +29,7 @@ class Judge:
     report: Report
     least: float
     chance: float = 0.0
+    records: bool = False  # whether the environment recorded the success of the right answers
 
     def oracle(self, solutions: Sequence[Solution], played: Sequence[Played], seconds: float) -> None:
         """What the right answers earned."""
@@ -34,7 +37,7 @@ class Judge:
         crashed = self.faults("oracle", "", played)
         self.chance = most_frequent(solutions)
         report.figures["most_frequent_answer"] = self.chance
-        records = any("success" in one.episode.info for one in judged)
+        self.records = records = unrecorded(one.episode.known_success for one in judged) is not None
         if judged and not records:
             report.notes.append("no `success` is recorded in `info`: what a probe earns is judged by its reward alone")
         lost = [one for one in judged if one.episode.reward is None or (records and not one.episode.success)]
@@ -65,8 +68,10 @@ class Judge:
                 self._raise_floor(result)
             elif result.success:
                 self.report.notes.append(f"{name}, {variant}: success in {result.success:.0%}, which may be right")
+            if self.records and any(one.episode.known_success is None for one in judged):
+                self.report.notes.append(f"{name}, {variant}: {UNRECORDED}")
         if results:
-            best = max(results, key=lambda one: (one.success, self.least if one.reward is None else one.reward))
+            best = max(results, key=lambda one: (one.success or 0.0, self.least if one.reward is None else one.reward))
             self.report.probes.append(replace(best, finding=any(one.finding for one in results)))
 
     def compare(self) -> None:
@@ -95,7 +100,7 @@ class Judge:
         won = [one for one in judged if one.episode.success]
         chance = self.chance
         place = f"{result.probe} ({result.variant})"
-        if len(won) >= WON_TASKS and result.success > chance + WON_SHARE:
+        if len(won) >= WON_TASKS and result.success is not None and result.success > chance + WON_SHARE:
             message = f"{place}: success in {len(won)} of {len(judged)} tasks, reward {result.reward:.3f}"
             self.report.add("gamed", result.probe, message, _said(won[0]))
             return True
@@ -138,13 +143,14 @@ def _judged(played: Sequence[Played]) -> list[Played]:
 
 def _result(name: str, variant: str, what: str, judged: Sequence[Played], seconds: float) -> ProbeResult:
     rewards = [one.episode.reward for one in judged if one.episode.reward is not None]
+    missing = unrecorded(one.episode.known_success for one in judged)
     return ProbeResult(
         probe=name,
         variant=variant,
         what=what,
         episodes=len(judged),
         reward=fmean(rewards) if rewards else None,
-        success=sum(one.episode.success for one in judged) / max(1, len(judged)),
+        success=None if missing is None else sum(one.episode.success for one in judged) / len(judged),
         seconds=seconds,
     )
 

@@ -18,7 +18,17 @@ export function Outcome({ row }) {
   if (row.outcome === "infra_error") return html`<span class="tag bad">infrastructure error</span>`;
   if (row.outcome === "invalid") return html`<span class="tag warn">invalid</span>`;
   if (!row.outcome) return html`<span class="tag">unfinished</span>`;
-  return row.success ? html`<span class="tag good">success</span>` : html`<span class="tag">no success</span>`;
+  return row.success ? html`<span class="tag good">success</span>` : html`<span class="tag">${row.success === null ? "success unknown" : "no success"}</span>`;
+}
+
+/* Whether an evaluation knows its reward alone: its environment recorded no success. */
+export function ofReward(one) {
+  return one.success === null && typeof one.reward_mean === "number";
+}
+
+/* What an evaluation is measured by, with its interval: success, or the reward where no success is known. */
+export function main(one) {
+  return ofReward(one) ? { mean: one.reward_mean, low: one.reward_low, high: one.reward_high } : { mean: one.success, low: one.low, high: one.high };
 }
 
 export function Status({ run }) {

@@ -1,6 +1,6 @@
 /* Two runs or checkpoints on the same held-out tasks: what is better, task by task. */
 import { html, useMemo, useState } from "../vendor/htm-preact.module.js";
-import { Estimate, Failed, Loading } from "../parts/bits.js";
+import { Estimate, Failed, Loading, main } from "../parts/bits.js";
 import { Chart } from "../parts/chart.js";
 import { panelsOf } from "../parts/curves.js";
 import { useAsked } from "../lib/ask.js";
@@ -13,7 +13,7 @@ const SHOWN = 40; // tasks of a list that are shown before it is asked for more
 function Side({ label, name, sides, params, set }) {
   return html`<label>${label} <select aria-label=${`${label} of the comparison`} onChange=${(event) => set({ [name]: event.target.value })}>
     <option value="">choose…</option>
-    ${sides.map((side) => html`<option key=${side.side} value=${side.side} selected=${params[name] === side.side}>${harmless(side.side)} (${harmless(side.environment ?? "")}, ${figure(side.success)}, n = ${figure(side.tasks)})</option>`)}
+    ${sides.map((side) => html`<option key=${side.side} value=${side.side} selected=${params[name] === side.side}>${harmless(side.side)} (${harmless(side.environment ?? "")}, ${figure(main(side).mean)}, n = ${figure(side.tasks)})</option>`)}
   </select></label>`;
 }
 
@@ -43,12 +43,13 @@ function Tasks({ title, rows, data }) {
 }
 
 function Result({ data }) {
-  const { first, second, success, reward } = data;
-  const side = (label, one) => html`<div><dt>${label}: ${harmless(one.name)}</dt><dd><${Estimate} mean=${one.success} low=${one.low} high=${one.high} n=${one.num_tasks} /></dd></div>`;
+  const { first, second, reward } = data;
+  const success = data.success ?? reward;
+  const side = (label, one) => html`<div><dt>${label}: ${harmless(one.name)}</dt><dd><${Estimate} ...${data.success ? { mean: one.success, low: one.low, high: one.high } : main({ ...one, success: null })} n=${one.num_tasks} /></dd></div>`;
   return html`<div class="verdict ${success.clear ? (success.mean > 0 ? "learning" : "not_learning") : "unclear"}"><h1>${harmless(data.sentence)}</h1>
       <p>${figure(success.better)} tasks better, ${figure(success.worse)} worse, ${figure(success.equal)} equal; ${count(data.num_pairs, "pair")} of episodes${data.num_unpaired ? `, ${figure(data.num_unpaired)} without a partner` : ""}${success.p === undefined || success.p === null ? "" : `; p = ${figure(success.p, 3)}`}${success.smallest ? `; a difference of ${figure(success.smallest)} could be seen` : ""}</p></div>
-    <dl class="strip">${side("a", first)}${side("b", second)}<div><dt>b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
-      ${reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
+    <dl class="strip">${side("a", first)}${side("b", second)}<div><dt>${data.success ? "" : "reward, "}b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
+      ${data.success && reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
     <${Interval} estimate=${success} />
     ${data.mismatches.length > 0 && html`<ul class="findings" aria-label="What makes the comparison doubtful">${data.mismatches.map((text) => html`<li><span class="tag warn">differs</span>${harmless(text)}</li>`)}</ul>`}
     <div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>

@@ -82,7 +82,7 @@ function CallForm({ tools, calls, onCalls }) {
 
 function Result({ play }) {
   if (!play.done) return null;
-  return html`<div class="verdict ${play.success ? "learning" : "not_learning"}" role="status"><h1>${play.success ? "Success" : play.outcome === "infra_error" ? "Infrastructure broke" : "No success"}, reward ${figure(play.reward)}</h1><p>ended by ${harmless(play.stop ?? "")}, ${harmless(play.outcome ?? "")}${play.error ? `: ${harmless(play.error.message ?? plain(play.error))}` : ""}</p></div>
+  return html`<div class="verdict ${play.success ? "learning" : play.success === null ? "" : "not_learning"}" role="status"><h1>${play.success ? "Success" : play.outcome === "infra_error" ? "Infrastructure broke" : play.success === null ? "Success unknown" : "No success"}, reward ${figure(play.reward)}</h1><p>ended by ${harmless(play.stop ?? "")}, ${harmless(play.outcome ?? "")}${play.error ? `: ${harmless(play.error.message ?? plain(play.error))}` : ""}</p></div>
     <table><thead><tr><th>reward</th><th class="num">value</th><th class="num">weight</th></tr></thead><tbody>${play.rewards.map((row) => html`<tr key=${row.name}><td>${harmless(row.name)}</td><td class="num">${row.value === null ? "not scored" : figure(row.value)}</td><td class="num">${figure(row.weight)}</td></tr>`)}</tbody></table>`;
 }
 

@@ -32,7 +32,7 @@ function Members({ id, episode, group, diff }) {
     <p class="soft"><a href=${link("group", { run: id, source: episode.source, step: episode.step, group: episode.group })}>side by side</a>, n = ${rows.length} episodes</p>
     <div class="members">${rows.map(
       (row) => html`<a key=${row.key} href=${link("episode", { run: id, key: row.key })} aria-current=${row.key === episode.key ? "page" : undefined}>
-        <span class=${row.success ? "good" : "soft"} title=${row.success ? "success" : "no success"}>${row.success ? "✓" : "·"}</span><span>${row.n}</span><span>${fixed(row.reward)}</span><span class="soft">${signed(row.advantage, 2)}</span></a>`,
+        <span class=${row.success ? "good" : "soft"} title=${row.success ? "success" : row.success === null ? "success unknown" : "no success"}>${row.success ? "✓" : row.success === null ? "" : "·"}</span><span>${row.n}</span><span>${fixed(row.reward)}</span><span class="soft">${signed(row.advantage, 2)}</span></a>`,
     )}</div>
     <label class="below">diff against <select onChange=${(event) => go("episode", { run: id, key: episode.key, diff: event.target.value })}>
       <option value="">none</option>${rows.filter((row) => row.key !== episode.key).map((row) => html`<option value=${row.key} selected=${row.key === diff}>${row.key}${row.success ? " (success)" : ""}</option>`)}</select></label></div>`;

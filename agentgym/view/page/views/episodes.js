@@ -111,13 +111,13 @@ export function GroupView({ id, params }) {
   const { data, failure } = useAsked(() => groupOf(id, source, step, group), JSON.stringify([id, source, step, group]));
   if (!data) return failure ? html`<${Failed} failure=${failure} />` : html`<${Loading} what="Reading the group" />`;
   const neighbour = (number, text) => number !== null && number !== undefined && html`<a href=${link("group", { run: id, source, step, group: number })}>${text}</a>`;
-  const won = data.rows.filter((row) => row.success).length;
-  return html`<h1>Group ${data.group}, step ${data.step}: ${won} of ${count(data.rows.length, "episode")} succeeded</h1>
-    <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${figure(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
+  const won = data.rows.some((row) => row.success === null) ? null : data.rows.filter((row) => row.success).length;
+  return html`<h1>Group ${data.group}, step ${data.step}: ${won === null ? count(data.rows.length, "episode") : `${won} of ${count(data.rows.length, "episode")} succeeded`}</h1>
+    <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${won === null ? "unknown" : figure(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
     <section aria-labelledby="prompt"><h2 id="prompt">Prompt</h2>${data.prompt.map((message, i) => html`<div class="message" key=${i}><header><b>${message.role}</b></header><${Text} text=${message.content} /></div>`)}</section>
     <section aria-labelledby="members"><h2 id="members">Side by side</h2>
       <div class="side-by-side">${data.rows.map(
-        (row, i) => html`<article key=${row.key} class=${row.success ? "won" : "lost"}>
+        (row, i) => html`<article key=${row.key} class=${row.success ? "won" : row.success === null ? "" : "lost"}>
           <h3 class="row"><a href=${link("episode", { run: id, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
           <p class="soft">reward ${fixed(row.reward)}, advantage ${signed(row.advantage, 2)}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run: id, key: row.key, diff: data.rows[0].key })}>diff to the first</a>` : ""}</p>
           <${Text} text=${data.finals[row.key] ?? ""} cut=${4000} />

@@ -1,6 +1,6 @@
 /* A run: whether it learns, its curves, where its time goes, what broke. */
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.module.js";
-import { Failed, Loading, Segmented } from "../parts/bits.js";
+import { Failed, Loading, Segmented, main, ofReward } from "../parts/bits.js";
 import { Curves } from "../parts/curves.js";
 import { Lanes } from "../parts/lanes.js";
 import { Phases } from "../parts/phases.js";
@@ -49,9 +49,9 @@ function Strip({ run }) {
   const last = run.evaluations.findLast((row) => row.finished);
   const gain = last?.difference ?? (run.gain ? { ...run.gain, to_step: run.first_step ?? 0 } : null);
   const cells = [
-    last && ["held-out success", figure(last.success), `${interval(last.low, last.high)} n = ${figure(last.tasks)} tasks, step ${figure(last.step)}`],
-    gain && ["paired difference", signed(gain.mean), `${interval(gain.low, gain.high)} n = ${figure(gain.n)} tasks, to step ${figure(gain.to_step)}`],
-    run.success !== null && ["training success", figure(run.success), "of the newest step"],
+    last && [`held-out ${ofReward(last) ? "reward" : "success"}`, figure(main(last).mean), `${interval(main(last).low, main(last).high)} n = ${figure(last.tasks)} tasks, step ${figure(last.step)}`],
+    gain && [`paired difference${gain.of === "reward" ? " of the reward" : ""}`, signed(gain.mean), `${interval(gain.low, gain.high)} n = ${figure(gain.n)} tasks, to step ${figure(gain.to_step)}`],
+    run.success !== null && run.success !== undefined && ["training success", figure(run.success), "of the newest step"],
     ["episodes", figure(run.episodes.count), `${figure(run.episodes.train.length)} steps, ${figure(run.episodes.eval.length)} evaluations`],
     ["environment", harmless(run.environment ?? "–"), harmless(run.model ?? "")],
   ];
@@ -83,11 +83,11 @@ function Evaluations({ run }) {
   return html`<section aria-labelledby="evaluations">
     <h2 id="evaluations">Evaluations</h2>
     <div class="scroll"><table class="narrow">
-      <thead><tr><th class="num">step</th><th class="num">success</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num" title="ended by a limit of wall time, not counted">cut</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th>more</th></tr></thead>
+      <thead><tr><th class="num">step</th><th class="num">${run.evaluations.some(ofReward) ? "reward" : "success"}</th><th>95% interval</th><th class="num">tasks</th><th class="num">episodes</th><th class="num" title="ended by a limit of wall time, not counted">cut</th><th class="num">paired difference</th><th>95% interval</th><th class="num">better, worse</th><th>more</th></tr></thead>
       <tbody>${run.evaluations.map((row) => {
         const d = row.difference;
         return html`<tr key=${row.step}>
-          <td class="num">${figure(row.step)}</td><td class="num">${figure(row.success)}</td><td class="nowrap">${row.finished ? interval(row.low, row.high) : "not finished"}</td>
+          <td class="num">${figure(row.step)}</td><td class="num">${figure(main(row).mean)}</td><td class="nowrap">${row.finished ? interval(main(row).low, main(row).high) : "not finished"}</td>
           <td class="num">${figure(row.tasks)}</td><td class="num">${figure(row.episodes)}</td><td class="num ${row.cut ? "bad" : ""}">${figure(row.cut ?? 0)}</td>
           <td class="num ${d?.clear ? (d.mean > 0 ? "good" : "bad") : ""}">${d ? signed(d.mean) : "–"}</td><td class="nowrap">${d ? interval(d.low, d.high) : ""}</td>
           <td class="num">${d ? `${figure(d.better)}, ${figure(d.worse)}` : ""}</td>
@@ -206,7 +206,7 @@ export function RunsView({ runs }) {
       <tbody>${runs.map(
         (run) => html`<tr key=${run.id}><td><a href=${link("run", { run: run.id })}>${harmless(run.name)}</a> ${run.unsafe && html`<span class="tag bad">unsafe sandbox</span>`}</td>
           <td><i class="dot ${run.status}"></i>${run.status}</td><td>${harmless(run.environment ?? "")}</td><td class="num">${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}</td>
-          <td><${Spark} values=${run.spark} /> ${figure(run.success)}</td><td class="num">${figure(run.held_out)}</td>
+          <td><${Spark} values=${run.spark} /> ${figure(run.success)}</td><td class="num">${run.held_out === null && run.held_out_reward !== null ? `${figure(run.held_out_reward)} (reward)` : figure(run.held_out)}</td>
           <td class="num">${run.gain ? signed(run.gain.mean) : "–"}</td><td class="nowrap">${run.gain ? `${interval(run.gain.low, run.gain.high)} n = ${figure(run.gain.n)}` : ""}</td><td class="soft">${ago(run.changed)}</td></tr>`,
       )}</tbody></table></div>`;
 }
