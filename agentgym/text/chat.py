@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, partial
 from itertools import count, groupby
 from typing import Any
@@ -68,6 +69,8 @@ class ChatRenderer:
         self._tools_texts: dict[int, tuple[Schemas, _ToolsText]] = {}
         self._tools_texts_by_json: dict[str, _ToolsText] = {}
         self._numbers = count()
+        self._today = date.min
+        self._openings: Remembered[Frames] = Remembered(64)  # by the number of the tools
         self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
         self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
         self._continuations: Remembered[tuple[Frames, str, int]] = Remembered(64)
@@ -95,13 +98,24 @@ class ChatRenderer:
         known = self._known(tools) if tools else None
         safe = self._harmless(messages)
         if known is None and not any(m["role"] == "tool" or "tool_calls" in m for m in safe):
-            return self.tokenizer.render(self.joined(safe), generation_prompt=True)
+            return self._opened(self.joined(safe))
         talk = self.joined(self._as_taken(safe))
         if known is None:  # they were taken away
-            return self.tokenizer.render(talk, generation_prompt=True)
-        if self.tool_use.native:
-            return render(self.tokenizer, talk, known.native, generation_prompt=True)
-        return self.tokenizer.render(with_tools(talk, known.text), generation_prompt=True)
+            return self._opened(talk)
+        return self._opened(talk, known) if self.tool_use.native else self._opened(with_tools(talk, known.text))
+
+    def _opened(self, talk: Sequence[Message], tools: _ToolsText | None = None) -> str:
+        """The template's text. Shapes of conversations are remembered for a day: some templates write the date."""
+        if self._today != (today := date.today()):
+            self._today = today
+            self._openings.clear()
+        number = tools.number if tools else -1
+        frames = self._openings.get(number)
+        if frames is None:
+            native = tools.native if tools else None
+            write = partial(render, self.tokenizer, tools=native, generation_prompt=True)
+            frames = self._openings.keep(number, Frames(write))
+        return frames.render(talk)
 
     def reply(self, messages: Sequence[Message], said: Sequence[int] = ()) -> tuple[int, ...]:
         """The ids after the agent's turn: the new messages, up to the start of its next turn.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
+from agentgym.errors import UserError
 from agentgym.types import Message
 
 Value = TypeVar("Value")
@@ -66,7 +67,10 @@ class Frames:
             if not self._met.get(shape):  # a shape that comes once is not worth the proof
                 self._met.keep(shape, True)
                 return self._render(messages)
-            around = self._known.keep(shape, self._prove(messages))
+            try:
+                around = self._known.keep(shape, self._prove(messages))
+            except UserError:  # the template refuses one of our texts
+                around = self._known.keep(shape, ())
         if not around:
             return self._render(messages)
         parts = [around[0]]
