@@ -12,22 +12,77 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from agentgym.components import ComponentKind
 from agentgym.errors import UserError
 
-TEMPLATES: Mapping[str, str] = {
-    "env": "An environment",
-    "reward": "A reward, and an environment to try it in",
-    "sandbox": "A sandbox, and an environment whose agent uses it",
-    "tools": "An environment with tools",
+_CHECK_ALL = "agentgym plugins --check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """One kind of package. kind: of the component that it has; empty for other things.
+
+    modules: of the package, beside `__init__`. commands: what to try, of which the first one is a step of its CI.
+    extras: of agentgym, which it needs.
+    """
+
+    about: str
+    kind: ComponentKind | None = None
+    modules: tuple[str, ...] = ("environment",)
+    commands: tuple[str, ...] = ("agentgym envs check {{environment}}", "agentgym train --env {{environment}}")
+    extras: str = ""
+
+
+TEMPLATES: Mapping[str, Template] = {
+    "env": Template(about="An environment"),
+    "reward": Template(about="A reward, and an environment to try it in", modules=("environment", "rewards")),
+    "sandbox": Template(about="A sandbox, and an environment whose agent uses it", modules=("environment", "sandbox")),
+    "tools": Template(about="An environment with tools", extras="[tools]"),
+    "sink": Template(
+        about="A metric sink",
+        modules=("sink",),
+        commands=(_CHECK_ALL, "agentgym train --env math --logging.sinks [{{name}}]"),
+    ),
+    "advantage": Template(
+        about="An advantage",
+        kind="advantages",
+        modules=("advantage",),
+        commands=(_CHECK_ALL, "agentgym train --env math --advantage.name {{name}}"),
+    ),
+    "loss": Template(
+        about="A loss",
+        kind="losses",
+        modules=("loss",),
+        commands=(_CHECK_ALL, "agentgym train --env math --loss.name {{name}}"),
+        extras="[train]",
+    ),
+    "tool_format": Template(
+        about="A format of tool calls",
+        kind="tool_formats",
+        modules=("tool_format",),
+        commands=(_CHECK_ALL, "agentgym train --env tool_use --model.tool_format {{name}}"),
+    ),
+    "agent": Template(
+        about="An agent that is a program",
+        kind="agents",
+        modules=("agent", "program"),
+        commands=(_CHECK_ALL, "agentgym eval builtin:tiny --env math --agent.name {{name}}"),
+        extras="[train,serve]",
+    ),
+    "command": Template(about="A subcommand of agentgym", modules=("command",), commands=("agentgym {{name}} --help",)),
 }
-_MODULES = {"env": (), "reward": ("rewards",), "sandbox": ("sandbox",), "tools": ()}
-_ABOUT = {"environment": "its tasks, what it replies, what is right", "rewards": "the reward", "sandbox": "the sandbox"}
+_ABOUT = {
+    "environment": "its tasks, what it replies, what is right",
+    "rewards": "the reward",
+    "agent": "the agent, which starts the program",
+    "tool_format": "how calls are written and read",
+}
 _TAKEN = {"agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "test", "tests"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagePlan:
-    """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`.
+    """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`, if any.
 
     source: the URL from which pip installs agentgym; empty: it is no dependency, since no package index has it.
     """
@@ -39,7 +94,17 @@ class PackagePlan:
 
     @property
     def environment(self) -> str:
+        if "environment" not in TEMPLATES[self.template].modules:
+            return ""
         return f"{self.name}_trial" if self.template == "reward" else self.name
+
+    @property
+    def commands(self) -> list[str]:
+        """What to try once the package is installed; the first one is a step of its CI."""
+        return [
+            _filled_in(one, {"name": self.name, "environment": self.environment})
+            for one in TEMPLATES[self.template].commands
+        ]
 
     @property
     def class_name(self) -> str:
@@ -47,28 +112,37 @@ class PackagePlan:
 
     def contents(self) -> dict[str, str]:
         """The files by their paths in the folder."""
-        name, template = self.name, self.template
-        extras = "[tools]" if template == "tools" else ""
-        modules = ("environment", *_MODULES[template])
+        name, template, about = self.name, self.template, TEMPLATES[self.template]
+        plugin = {"env": "shared/environment.py", "tools": "shared/environment.py"}.get(
+            template, f"{template}/__init__.py"
+        )
         sources = {
             "pyproject.toml": "shared/pyproject.toml",
             "README.md": "shared/README.md",
             ".gitignore": "shared/gitignore",
             ".github/workflows/check.yml": "shared/check.yml",
-            f"{name}/__init__.py": f"{template}/__init__.py",
-            **{f"{name}/{module}.py": f"{template}/{module}.py" for module in modules},
+            f"{name}/__init__.py": "shared/component.py" if about.kind else plugin,
+            f"{name}/py.typed": "shared/py.typed",
+            **{f"{name}/{module}.py": f"{template}/{module}.py" for module in about.modules},
             f"tests/test_{name}.py": f"{template}/test.py",
         }
-        listed = [f"- `{name}/{module}.py`: {_ABOUT[module]}" for module in modules]
+        listed = [f"- `{name}/{module}.py`: {_ABOUT.get(module, f'the {module}')}" for module in about.modules]
+        group, target = ('"agentgym.commands"', f"{name}.command") if template == "command" else ("agentgym", name)
         values = {
             "name": name,
             "environment": self.environment,
             "Class": self.class_name,
             "distribution": name.replace("_", "-"),
-            "description": TEMPLATES[template],
+            "description": about.about,
+            "template": template,
+            "hook": about.kind or "",
+            "group": group,
+            "target": target,
+            "commands": "\n".join(self.commands),
+            "check": self.commands[0],
             "source": self.source,
-            "extras": extras,
-            "dependencies": f'"agentgym{extras} @ {self.source}"' if self.source else "",
+            "extras": about.extras,
+            "dependencies": f'"agentgym{about.extras} @ {self.source}"' if self.source else "",
             "files": "\n".join([*listed, f"- `tests/test_{name}.py`: tests of these"]),
         }
         return {path: _filled(source, values) for path, source in sources.items()}
@@ -136,7 +210,11 @@ def _names_of(template: str) -> set[str]:
 
 
 def _filled(source: str, values: Mapping[str, str]) -> str:
-    text = (files("agentgym.cli") / "templates" / f"{source}.tmpl").read_text(encoding="utf-8")
+    file = files("agentgym.cli") / "templates" / f"{source}.tmpl"
+    return _filled_in(file.read_text(encoding="utf-8"), values)
+
+
+def _filled_in(text: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         text = text.replace("{{" + key + "}}", value)
     return text

@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from agentgym.cli.catalogue import OWN
 from agentgym.cli.packages import TEMPLATES, PackagePlan, package_name, source_address
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
+from agentgym.components import SEAMS
 from agentgym.errors import UserError
 
 DESCRIPTION = """
-Make an installable package: an environment that works, with its oracle, tests, an entry point and a CI workflow that
-runs `agentgym envs check ENV`. Then change it into yours. Nothing is overwritten.
+Make an installable package: an environment that works, or another part of a run, typed, with tests, an entry point and
+a CI workflow. Then change it into yours. Nothing is overwritten.
 """
 EXAMPLES = """
 agentgym new word_game
 agentgym new short_answers --template reward
 agentgym new stack_machine --template sandbox --folder packages/stack_machine
 agentgym new lamps --template tools
+agentgym new my_loss --template loss
 agentgym new crosswords --source git+https://example.org/me/agentgym@v0.1
 """
 TAKES_OVERRIDES = False
@@ -30,7 +33,8 @@ def add_arguments(parser: Parser) -> None:
         "--template",
         choices=TEMPLATES,
         default="env",
-        help="; ".join(f"{name}: {what[0].lower()}{what[1:]}" for name, what in TEMPLATES.items()) + " (default env)",
+        help="; ".join(f"{name}: {one.about[0].lower()}{one.about[1:]}" for name, one in TEMPLATES.items())
+        + " (default env)",
     )
     parser.add_argument("--folder", metavar="DIR", help="where (default: a folder with the name, here)")
     parser.add_argument(
@@ -50,18 +54,20 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     taken = next((record for record in shell.plugins().records if record.name in (name, plan.environment)), None)
     if taken is not None:
         raise UserError(f"there is a plugin {taken.origin} already; give another name")
+    about = TEMPLATES[plan.template]
+    if name in (SEAMS[about.kind].builtin if about.kind else OWN if plan.template == "command" else ()):
+        raise UserError(f"agentgym has a {plan.template} {name!r} of its own; give another name, such as my_{name}")
     written = plan.write()
     if arguments.json:
-        shell.say_json({"name": name, "environment": plan.environment, "files": [str(path) for path in written]})
+        files = [str(path) for path in written]
+        shell.say_json({"name": name, "environment": plan.environment, "files": files, "commands": plan.commands})
         return 0
-    shell.say(f"{TEMPLATES[plan.template]}, in {plan.folder}:")
+    shell.say(f"{about.about}, in {plan.folder}:")
     for path in written:
         shell.say(f"  {path.relative_to(plan.folder)}")
     folder = plan.folder if plan.folder.is_absolute() else f"./{plan.folder}"
-    shell.say(
-        f"\nnext:\n  pip install -e '{folder}[test]'\n  agentgym envs check {plan.environment}\n"
-        f"  pytest {plan.folder}\n  agentgym train --env {plan.environment}"
-    )
+    commands = [f"pip install -e '{folder}[test]'", f"pytest {plan.folder}", *plan.commands]
+    shell.say("\n  ".join(["\nnext:", *commands]))
     if not source:
         shell.say(
             "\nNo package index has agentgym, so the package does not depend on it, and its CI needs AGENTGYM in\n"
