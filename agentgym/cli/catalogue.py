@@ -34,7 +34,7 @@ GROUPS = {
     "environments and this installation": {
         "envs": "list environments, show their tasks, check one for faults",
         "settings": "show what can be set in a recipe, and what each setting does",
-        "new": "make a package of your own: an environment, reward, sandbox or tools",
+        "new": "make a package of your own: an environment, reward, sandbox, loss, agent and more",
         "plugins": "list plugins and what they provide",
         "doctor": "what is installed here, what is missing, how to get it",
     },

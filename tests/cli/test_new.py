@@ -1,47 +1,100 @@
-"""`agentgym new`: each template's package is installed, passes its own tests, and its check finds nothing."""
+"""`agentgym new`: the package of each template is installed, and passes its own tests and the steps of its workflow."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from agentgym.cli.packages import TEMPLATES
+from agentgym.cli.packages import TEMPLATES, PackagePlan
 from agentgym.hooks import PluginRegistry
 
+ENVIRONMENTS = [name for name, template in TEMPLATES.items() if "environment" in template.modules]
 
-def finished(folder: Path, site: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+
+def plan(template: str, folder: Path = Path()) -> PackagePlan:
+    return PackagePlan(name=f"my_own_{template}", template=template, folder=folder / template)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The packages of all templates, installed side by side."""
+
+    folder: Path
+    site: Path
+
+    def run(self, step: str, folder: Path) -> str:
+        """What a line for the shell prints. Its end must be 0."""
+        own = {"PYTHONPATH": str(self.site), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {"PYTEST_ADDOPTS": "-q -p no:asyncio -p no:cacheprovider", "MYPY_CACHE_DIR": str(self.site / ".mypy")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", step],
+            cwd=folder,
+            env={**os.environ, **own, **quiet, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site"))
+    for template in TEMPLATES:
+        plan(template, made.folder).write()
+    how = "--no-deps --no-build-isolation --no-index --disable-pip-version-check --quiet"
+    made.run(f"python -m pip install {how} --target {made.site} ./*", made.folder)
+    return made
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_templates_package_is_installed_tested_and_checked(cli, tmp_path: Path, template: str) -> None:
-    made = json.loads(
-        cli("new", "my-own-thing", "--template", template, "--folder", str(tmp_path / "made"), "--json").out
-    )
-    folder, site = tmp_path / "made", tmp_path / "site"
-    how = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
-    finished(tmp_path, site, "pip", "install", *how, "--target", str(site), "./made")
-    assert " passed" in finished(folder, site, "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "tests")
-    report = json.loads(finished(tmp_path, site, "agentgym.cli.main", "envs", "check", made["environment"], "--json"))
+def test_the_tests_of_every_package_pass(made: Made) -> None:
+    assert " passed" in made.run("pytest --import-mode=importlib */tests", made.folder)
+    assert not made.run("ruff check --isolated --quiet --select E,F,B,UP --line-length 120 .", made.folder)
+    assert not made.run("ruff format --isolated --diff --quiet --line-length 120 .", made.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ENVIRONMENTS)
+def test_the_check_of_an_environment_finds_nothing(made: Made, template: str) -> None:
+    report = json.loads(made.run(f"{plan(template).commands[0]} --json", made.site))
     assert report["clean"] and report["oracle"] >= 1.0 and report["gap"] > 0.6 * report["oracle"]
-    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,B,UP", "--line-length", "120"]
-    assert subprocess.run([*lint, str(folder)]).returncode == 0
+
+
+@pytest.mark.slow
+def test_every_plugin_loads_and_provides_what_its_template_is_for(made: Made) -> None:
+    plugins = json.loads(made.run("agentgym plugins --check --json", made.site))
+    provided = [thing for plugin in plugins for thing in plugin["provides"]]
+    hooks = {
+        "env": "environments",
+        "reward": "rewards",
+        "sandbox": "sandboxes",
+        "tools": "environments",
+        "sink": "sinks",
+    }
+    hooks |= {template: about.kind for template, about in TEMPLATES.items() if about.kind}
+    assert {f"{hook}:my_own_{template}" for template, hook in hooks.items()} <= {*provided}
+    assert "my_own_command" in made.run("agentgym my_own_command --help", made.site)
+
+
+@pytest.mark.hostile  # mypy reads agentgym first
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_steps_of_a_packages_workflow_pass(made: Made, template: str) -> None:
+    workflow = (made.folder / template / ".github/workflows/check.yml").read_text()
+    steps = re.findall(r"- run: (.*)", workflow.partition(" '.[test]'")[2])
+    assert steps == ["pytest", "mypy", plan(template).commands[0]]
+    for step in steps:
+        made.run(step, made.folder / template)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -51,9 +104,9 @@ def test_a_package_has_an_entry_point_a_workflow_and_no_blank_left(cli, tmp_path
     files = {path.relative_to(tmp_path / "kite"): path for path in (tmp_path / "kite").rglob("*") if path.is_file()}
     assert not [path for path, file in files.items() if "{{" in file.read_text()]
     project = tomllib.loads((tmp_path / "kite" / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["agentgym"] == {"kite": "kite"}
-    workflow = files[Path(".github/workflows/check.yml")].read_text()
-    assert f"run: agentgym envs check {'kite_trial' if template == 'reward' else 'kite'}\n" in workflow
+    group, target = ("agentgym.commands", "kite.command") if template == "command" else ("agentgym", "kite")
+    assert project["entry-points"] == {group: {"kite": target}}
+    assert Path("kite/py.typed") in files
 
 
 def test_nothing_is_overwritten(cli, tmp_path: Path) -> None:
@@ -78,6 +131,8 @@ def test_nothing_is_overwritten(cli, tmp_path: Path) -> None:
         (["house", "--template", "tools"], "two things 'House'"),
         (["score", "--template", "reward"], "two things 'score'"),
         (["max", "--template", "reward"], "two things 'max'"),
+        (["rloo", "--template", "advantage"], "built-in advantage 'rloo'; give another name"),
+        (["train", "--template", "command"], "built-in command 'train'"),
         (["code_exec"], "there is a plugin 'code_exec' of agentgym"),
         (["kite", "--template", "envv"], "invalid choice: 'envv'"),
         ([], "required: NAME"),

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         raise UserError(f"there is a plugin {taken.origin} already; give another name")
     about = TEMPLATES[plan.template]
     if name in (SEAMS[about.kind].builtin if about.kind else OWN if plan.template == "command" else ()):
-        raise UserError(f"agentgym has a {plan.template} {name!r} of its own; give another name, such as my_{name}")
+        raise UserError(f"there is a built-in {plan.template} {name!r}; give another name, such as my_{name}")
     written = plan.write()
     if arguments.json:
         files = [str(path) for path in written]
