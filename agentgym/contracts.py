@@ -69,7 +69,7 @@ def _found_in(found: object, base: type) -> Iterator[str]:
     kind = found if isinstance(found, type) else type(found)
     inherits = base in kind.__mro__
     members = _members(base)
-    missing = kind.__abstractmethods__ if inherits else _lacking(found, members)  # type: ignore[attr-defined]
+    missing = getattr(kind, "__abstractmethods__", ()) if inherits else _lacking(found, members)
     if missing:
         yield f"it does not define {', '.join(f'`{name}`' for name in sorted(missing))}"
     for name in sorted(missing):
@@ -104,18 +104,18 @@ def _form(name: str, given: object, wanted: object) -> str:
     """What is wrong with the form of a method; empty when nothing is."""
     if isinstance(wanted, property):
         is_method = inspect.isroutine(given)
-        return f"`{name}` is a method; write `@property` above it, or set a value{_place(given)}" if is_method else ""
+        return f"`{name}` is a method; write `@property` above it, or set a value{_where(given)}" if is_method else ""
     function, plain = _function(given), _function(wanted)
     if isinstance(given, property) or not callable(function):
         return f"`{name}` is {'a property' if isinstance(given, property) else repr(given)[:80]}; write a method"
     inner = inspect.unwrap(function)
     if inspect.iscoroutinefunction(plain) and inspect.isfunction(inner) and not inspect.iscoroutinefunction(inner):
         if not any(word in str(inner.__annotations__.get("return")) for word in ("Awaitable", "Coroutine")):
-            return f"`def {name}` is awaited, so it has to be `async def {name}`{_place(inner)}"
+            return f"`def {name}` is awaited, so it has to be `async def {name}`{_where(inner)}"
     elif not inspect.iscoroutinefunction(plain) and inspect.iscoroutinefunction(function):
-        return f"`async def {name}` is not awaited, so it has to be `def {name}`{_place(function)}"
+        return f"`async def {name}` is not awaited, so it has to be `def {name}`{_where(function)}"
     elif inspect.isasyncgenfunction(function):
-        return f"`{name}` is an asynchronous generator; write `@asynccontextmanager` above it{_place(function)}"
+        return f"`{name}` is an asynchronous generator; write `@asynccontextmanager` above it{_where(function)}"
     return _parameters(name, given, function, wanted)
 
 
@@ -130,7 +130,7 @@ def _parameters(name: str, given: object, function: Any, wanted: object) -> str:
     for least in (False, True):
         args, keys = (tuple(p.name for p in ps if not least or p.default is kinds.empty) for ps in (flat, named))
         if not _takes(offered, args, dict.fromkeys(keys)) and not _takes(offered, (), dict.fromkeys(args + keys)):
-            return f"`{name}{offered}` is called as `{name}{asked}`{_place(function)}"
+            return f"`{name}{offered}` is called as `{name}{asked}`{_where(function)}"
     return ""
 
 
@@ -154,7 +154,7 @@ def _function(method: object) -> Callable[..., Any]:
     return cast("Callable[..., Any]", getattr(method, "__func__", None) or getattr(method, "fget", None) or method)
 
 
-def _place(function: object) -> str:
+def _where(function: object) -> str:
     code = getattr(function, "__code__", None)
     return f": {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 

@@ -15,7 +15,8 @@ class BareBackend(SandboxBackend):
         return True
 
     async def probe(self) -> Capabilities:
-        return Capabilities(backend=self.name, detail="a fake", isolated=True)
+        grades = type(self).grade is not SandboxBackend.grade
+        return Capabilities(backend=self.name, detail="a fake", isolated=True, grades=grades)
 
     async def start(self) -> Self:
         return self

@@ -8,10 +8,20 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from agentgym.contracts import check_made
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.activity import Activity
-from agentgym.sandbox import Sandbox, SandboxBackend, SandboxOptions, SandboxPlugin, SandboxUnavailable, Session
+from agentgym.sandbox import (
+    Capabilities,
+    RunResult,
+    Sandbox,
+    SandboxBackend,
+    SandboxOptions,
+    SandboxPlugin,
+    SandboxUnavailable,
+    Session,
+    Verdict,
+)
 from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
@@ -44,10 +54,45 @@ async def choose_sandbox(
     backend = registry.sandbox(name)(options)
     _check_serves(backend, specs, options, registry)
     try:
-        await backend.probe()
+        able = await _probed(backend)
     except SandboxUnavailable as error:
         raise UserError(f"sandbox {name!r} is unavailable: {error}") from error
+    if _needs_grades(specs) and not able.grades:
+        others = {k: p for k, p in registry.sandboxes().items() if p.auto_rank is not None and k != name}
+        grading = [k for k, plugin in others.items() if await _can_grade(plugin, specs)]
+        raise UserError(
+            f"sandbox {name!r} runs code and judges no solutions, as these tasks ask for; take one of: "
+            f"{', '.join(grading) or '(none is installed)'}"
+        )
     return backend
+
+
+def _needs_grades(specs: list[SandboxSpec]) -> bool:
+    return any(spec.grades for spec in specs)
+
+
+async def _probed(backend: SandboxBackend) -> Capabilities:
+    """What it enforces here. Raises UserError for a backend that says otherwise than it does."""
+    able = await backend.probe()
+    if not isinstance(able, Capabilities):
+        raise UserError(f"sandbox {backend.name!r}: `probe` returned {able!r:.80}; it has to return Capabilities")
+    if able.grades and getattr(type(backend), "grade", None) is SandboxBackend.grade:
+        raise UserError(
+            f"sandbox {backend.name!r} has no method `grade`, and its Capabilities say that it grades; set "
+            "grades=False in what `probe` returns, or write `grade` by a grader of agentgym.grading"
+        )
+    return able
+
+
+async def _can_grade(plugin: SandboxPlugin, specs: list[SandboxSpec]) -> bool:
+    """Whether it grades, and serves these tasks. One that is unavailable here counts too."""
+    backend = plugin.create({})
+    try:
+        return _serves(backend, specs) and (await _probed(backend)).grades
+    except SandboxUnavailable:
+        return True
+    except UserError:
+        return False
 
 
 async def _choose_any(
@@ -71,12 +116,15 @@ async def _choose_any(
             backend = accepted.get(name, without_options)
             if not _serves(without_options, specs):
                 _check_serves(backend, specs, options, registry)
-            able = await backend.probe()
+            able = await _probed(backend)
         except (SandboxUnavailable, UserError) as error:
             reasons.append(f"{name}: {error}")
             continue
         if not able.isolated:
             reasons.append(f"{name}: it is not isolated here: {able.detail}")
+            continue
+        if _needs_grades(specs) and not able.grades:
+            reasons.append(f"{name}: it runs code and judges no solutions, as these tasks ask for")
             continue
         if name in refused and order.index(name) < order.index(owner):
             raise refused[name]  # a healthy sandbox is not passed over for an option
@@ -160,6 +208,9 @@ def watched(sandbox: Sandbox, activity: Activity) -> Sandbox:
     return cast(Sandbox, _Watched(sandbox, activity))
 
 
+_RETURNED: Mapping[str, type] = {"run": RunResult, "exec": RunResult, "grade": Verdict, "read": bytes}
+
+
 class _Watched:
     """A sandbox or a session: every method but `session` is awaited as an activity."""
 
@@ -172,7 +223,12 @@ class _Watched:
 
         async def call(*args: object, **kwargs: object) -> object:
             with self._activity.doing("sandbox"):
-                return await value(*args, **kwargs)
+                found = await value(*args, **kwargs)
+            wanted = _RETURNED.get(name)
+            if wanted is not None and not isinstance(found, wanted):
+                kind, owner = wanted.__name__, type(self._inner).__qualname__
+                raise InfraError(f"`{name}` of {owner} returned {found!r:.80}; it has to return a {kind}")
+            return found
 
         return call if callable(value) else value
 

@@ -101,7 +101,7 @@ class TextGame:
             raise UserError(f"{config.name} has no task in the split {config.split!r}")
         sandbox = await choose_sandbox(config.sandbox, config.sandbox_options, tasks, registry, log.info)
         if sandbox is not None:
-            sandbox = await sandbox.start()
+            await sandbox.start()
         return cls(environment, tasks, scorer, sandbox, config)
 
     def task(self, task_id: str) -> Task:

@@ -164,11 +164,19 @@ async def test_a_missing_sandbox_or_a_short_verdict_is_infrastructure() -> None:
 
     class Forgetful(Judge):
         async def grade(self, request: GradeRequest) -> Verdict:
-            return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),))
+            return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),), error="out of fuel")
 
     context.sandbox = Forgetful()
-    with pytest.raises(InfraError, match="judged 1 of"):
+    with pytest.raises(InfraError, match=r"judged 1 of \d+ cases: out of fuel"):
         await environment.reply(context)
+
+    class Unable(Judge):
+        async def grade(self, request: GradeRequest) -> Verdict:
+            return Verdict(status=RunStatus.UNSUPPORTED, results=(), error="it runs nothing")
+
+    context.sandbox = Unable()
+    assert (await environment.reply(context)).done
+    assert context.info["unsupported"] is True and context.info["verdicts"][-1]["error"] == "it runs nothing"
 
 
 async def test_one_object_serves_overlapping_episodes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from bare_backend import BareBackend
@@ -12,7 +12,7 @@ from bare_session import BareSession
 
 from agentgym import hookimpl
 from agentgym.env import Environment, Reply
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward
 from agentgym.rollout.activity import Activity
@@ -20,7 +20,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import Capabilities, SandboxOptions, SandboxPlugin, SandboxUnavailable
+from agentgym.sandbox import Capabilities, GradeRequest, SandboxOptions, SandboxPlugin, SandboxUnavailable, Verdict
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, SandboxSpec, Task
 
@@ -38,13 +38,15 @@ class FakeBackend(BareBackend):
         self._there = there
         self._isolated = isolated
 
+    async def grade(self, request: GradeRequest) -> Verdict: ...
+
     def supports(self, spec: SandboxSpec) -> bool:
         return spec.memory_mib <= self.options.get("size", 512) and not (spec.session and "small" in self.name)
 
     async def probe(self) -> Capabilities:
         if not self._there:
             raise SandboxUnavailable(f"{self.name} is not installed")
-        able = dict.fromkeys((field.name for field in fields(Capabilities)), self._isolated)
+        able = dict.fromkeys((field.name for field in fields(Capabilities)), self._isolated) | {"grades": True}
         return Capabilities(**able | {"backend": self.name, "detail": "a fake"})
 
 
@@ -260,3 +262,56 @@ async def test_a_task_that_asks_for_none_gets_none(play) -> None:
     episode, _, _ = await play(task(), sandbox)
     assert sandbox.leased == []
     assert episode.outcome is Outcome.INFRA_ERROR  # this environment needs one
+
+
+def running(name: str, rank: int | None = None, *, grades: bool = False) -> tuple[str, SandboxPlugin]:
+    """A sandbox that runs code, and says whether it grades; it has no method for it."""
+
+    class Running(BareBackend):
+        async def probe(self) -> Capabilities:
+            return replace(await super().probe(), grades=grades)
+
+    Running.name = name
+    return name, SandboxPlugin(create=lambda options: Running(), auto_rank=rank)
+
+
+GRADED = (task(grades=True),)
+
+
+async def test_tasks_that_are_graded_are_refused_where_code_is_only_run_and_those_that_grade_are_named() -> None:
+    with pytest.raises(UserError, match=r"'runs' runs code and judges no solutions.*; take one of: heavy, light$"):
+        await choose(running("runs"), running("also", 4), heavy(), light(there=False), tasks=GRADED, name="runs")
+    backend, said = await choose(running("first", 0), heavy(), tasks=GRADED)
+    assert backend is not None and backend.name == "heavy" and "first: it runs code and judges no solutions" in said
+    backend, _ = await choose(running("runs"), name="runs")
+    assert backend is not None  # no task of these is graded
+
+
+async def test_a_backend_that_says_it_grades_and_cannot_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'runs' has no method `grade`, and its Capabilities say that it grades"):
+        await choose(running("runs", grades=True), name="runs")
+
+
+class Silent(BareBackend):
+    """Half-written: what it has returns nothing."""
+
+    async def probe(self): ...
+    async def run(self, code, *, stdin="", limits=None): ...
+    async def grade(self, request): ...
+
+    @asynccontextmanager
+    async def session(self, *, network=()):
+        yield BareSession()
+
+
+async def test_what_returns_nothing_in_silence_is_named() -> None:
+    with pytest.raises(UserError, match="'bare': `probe` returned None; it has to return Capabilities"):
+        await choose(("bare", SandboxPlugin(create=lambda options: Silent())), name="bare")
+    sandbox = watched(Silent(), Activity())
+    with pytest.raises(InfraError, match="`run` of Silent returned None; it has to return a RunResult"):
+        await sandbox.run("1")
+    with pytest.raises(InfraError, match="`grade` of Silent returned None; it has to return a Verdict"):
+        await sandbox.grade(None)
+    async with sandbox.session() as session:
+        with pytest.raises(InfraError, match="`read` of BareSession returned None; it has to return a bytes"):
+            await session.read("a")

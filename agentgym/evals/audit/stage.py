@@ -13,10 +13,11 @@ from agentgym.env import Environment
 from agentgym.evals.audit.watched import Hangs, Watched
 from agentgym.hooks import PluginRegistry
 from agentgym.policies.scripted import play_script
+from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.sandboxes import choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import SandboxBackend, SandboxOptions
+from agentgym.sandbox import Sandbox, SandboxOptions
 from agentgym.types import Episode, Message, Outcome, Task
 
 AT_ONCE = 4  # episodes; more would only wait for the workers and the sandbox
@@ -57,7 +58,7 @@ class Stage:
 
     environment: Environment[Any]
     scorer: Scorer
-    sandbox: SandboxBackend | None
+    sandbox: Sandbox | None
     config: RolloutConfig
     hung: list[Played] = field(default_factory=list)
     _over: list[str] = field(default_factory=list)
@@ -81,8 +82,9 @@ class Stage:
         scorer = Scorer.of(environment, registry, rewards)
         backend = await choose_sandbox(sandbox, sandbox_options, tasks, registry, say)
         try:
-            started = None if backend is None else await backend.start()
-            yield cls(environment, scorer, started, config)
+            if backend is not None:
+                await backend.start()
+            yield cls(environment, scorer, None if backend is None else watched(backend, Activity()), config)
         finally:
             await scorer.close()
             if backend is not None:

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 Row = Mapping[str, object]
 _TEST_SHARE = 5  # one row in this many is a test where the data has no splits of its own
 _WRONG_EXAMPLES = ("median([-10, 4, 6, 1000, 10, 20])",)  # HumanEval/47 says 15.0, and its own tests 8.0
-_SANDBOX = SandboxSpec(allow_interpreters=("monty",))
-_PROGRAM_SANDBOX = SandboxSpec()  # an interpreter without standard input is of no use
+_SANDBOX = SandboxSpec(allow_interpreters=("monty",), grades=True)
+_PROGRAM_SANDBOX = SandboxSpec(grades=True)  # an interpreter without standard input is of no use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,8 +120,9 @@ class CodeExec(Environment[Problem]):
             code=code, entry=problem.entry, cases=problem.cases, prelude=problem.prelude, limits=self._limits
         )
         verdict = await context.sandbox.grade(request)
-        if len(verdict.results) != len(problem.cases):
-            raise InfraError(f"the sandbox judged {len(verdict.results)} of {len(problem.cases)} cases")
+        if len(verdict.results) != len(problem.cases) and verdict.status is not RunStatus.UNSUPPORTED:
+            why = f": {verdict.error}" if verdict.error else ""
+            raise InfraError(f"the sandbox judged {len(verdict.results)} of {len(problem.cases)} cases{why}")
         return verdict
 
 

@@ -13,7 +13,7 @@ from agentgym_envs.code_exec.datasets_source import DatasetSource
 from agentgym_envs.code_exec.problems import Problem, case_text
 from agentgym_envs.code_exec.procedural import DEFAULT_WEIGHTS, MAX_DIFFICULTY, Pipeline, pipelines
 
-_SANDBOX = SandboxSpec(allow_interpreters=("monty",))
+_SANDBOX = SandboxSpec(allow_interpreters=("monty",), grades=True)
 
 
 class TaskSource(Protocol):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+from collections.abc import Mapping
 from typing import cast
 
 from agentgym.errors import InfraError, UserError
-from agentgym.sandbox import AssertCase, CallCase, GradeRequest, LimitHit, RunStatus, SandboxLost, Verdict
+from agentgym.sandbox import AssertCase, CallCase, GradeRequest, LimitHit, RunResult, RunStatus, SandboxLost, Verdict
 from agentgym_sandboxes.agent import values
-from agentgym_sandboxes.agent.frames import Frame
+from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.agent.serve import NO_MEMORY
 from agentgym_sandboxes.agent.values import Tree
 from agentgym_sandboxes.host import judging, wording
@@ -53,6 +56,43 @@ def verdict_of(frame: Frame, request: GradeRequest) -> Verdict:
         _end(frame, request, "output_limit" if said_too_much else frame.header["reason"]),
         wall_s=wall_s,
     )
+
+
+def verdict_of_output(request: GradeRequest, output: bytes, result: RunResult) -> Verdict:
+    """The verdict on a trusted solution, by what the program `agent.trusted` printed."""
+    num_answers = 1 + sum(isinstance(case, CallCase) for case in request.cases)
+    lines = output.split(b"\n")[:-1]
+    code = result.exit_code or 0
+    status = code << 8 if code >= 0 else -code  # as `wait` gives it
+    reason = "ended" if result.status in (RunStatus.OK, RunStatus.ERROR) else str(result.status)
+    header: Header = {"reason": reason, "exits": {"serve": status}, "truncated": False, "names": ["answers", "verdict"]}
+    header.update(wall_s=result.wall_s, cpu_s=result.cpu_s, memory_mib=result.memory_mib)
+    blobs = [b"".join(line + b"\n" for line in part) for part in (lines[:num_answers], lines[num_answers:])]
+    return verdict_of(Frame(header, blobs), request)
+
+
+def joined(answers: Mapping[str, Frame]) -> Frame:
+    """One answer out of those of the solution's side and of the tests', as `agent.streamed` gives them.
+
+    The solution may have written its own, so of that only its answers and its end count. Without one, it has taken
+    its side's process down. Raises SandboxLost when the tests' side gave none.
+    """
+    header: Header = {"reason": None, "exits": {"serve": int(signal.SIGKILL)}, "truncated": False, "names": ["answers"]}
+    header.update(wall_s=0.0, cpu_s=0.0, memory_mib=0.0)
+    blobs = [b""]
+    with contextlib.suppress(KeyError, SandboxLost):
+        frame = answers["serve"]
+        check_answer(frame)
+        header = {**frame.header, "exits": {"serve": exits(frame).get("serve", 0)}, "names": ["answers"]}
+        blobs = [blob(frame, "answers")]
+    if "judge" in answers:
+        tests = answers["judge"]
+        check_answer(tests)
+        if header["reason"] is None:
+            header = {**tests.header, **header, "reason": tests.header["reason"]}
+        header["names"] = ["answers", "verdict"]
+        blobs.append(blob(tests, "verdict"))
+    return Frame(header, blobs)
 
 
 def _end(frame: Frame, request: GradeRequest, reason: object) -> End:
