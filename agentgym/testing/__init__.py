@@ -8,13 +8,18 @@ from agentgym.testing import tool_calls
 from agentgym.testing.clock import fast, run_fast, settle
 from agentgym.testing.fakes import FakeAgentContext, FakeSandbox, FakeSession
 from agentgym.testing.policy import CharacterTokenizer, ScriptedGenerator, play, play_agent
+from agentgym.testing.sandboxes import GradingConformance, SandboxConformance
+from agentgym.testing.tool_formats import ToolFormatConformance
 
 __all__ = [
     "CharacterTokenizer",
     "FakeAgentContext",
     "FakeSandbox",
     "FakeSession",
+    "GradingConformance",
+    "SandboxConformance",
     "ScriptedGenerator",
+    "ToolFormatConformance",
     "fast",
     "play",
     "play_agent",

@@ -38,7 +38,7 @@ async def engine() -> str:
     try:
         return (await DockerBackend().probe()).detail
     except SandboxUnavailable as error:
-        _do_without(str(error))
+        do_without(str(error))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -58,20 +58,20 @@ async def monty() -> AsyncIterator[MontyBackend]:
 async def bubblewrap() -> AsyncIterator[ServedBackend]:
     """Needs bubblewrap and a control group, and both Pythons where the tests are root's."""
     if shutil.which("bwrap") is None:
-        _do_without("there is no bwrap")
+        do_without("there is no bwrap")
     try:
         with ordinary_user.control_groups(f"agentgym-test-{os.getpid()}") as (path, folder):
             async with served({"cgroup": path}, folder) as backend:
                 try:
                     await backend.start()
                 except SandboxUnavailable as error:
-                    _do_without(str(error))
+                    do_without(str(error))
                 yield backend
     except OSError as error:
-        _do_without(f"no control group can be made: {error}")
+        do_without(f"no control group can be made: {error}")
 
 
-def _do_without(reason: str) -> NoReturn:
+def do_without(reason: str) -> NoReturn:
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(f"{REQUIRED}=1, but {reason}")
     pytest.skip(reason)

@@ -1,15 +1,12 @@
-"""What every sandbox promises, shown for each."""
+"""What the model is told reads the same in every sandbox; and what else ours have in common."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
-from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import AssertCase, CallCase, Case, GradeRequest, Limits, RunStatus, SandboxBackend, Verdict
-from agentgym.types import SandboxSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,22 +30,6 @@ async def error_of(backend: SandboxBackend, body: str, expected: object = 0) -> 
     verdict = await grade(backend, f"def f():\n    {body}\n", CallCase(args=(), expected=expected))
     assert verdict.status is RunStatus.OK
     return verdict.results[0].error
-
-
-async def test_a_right_solution_passes_every_case(backend: SandboxBackend) -> None:
-    cases = [CallCase(args=([1, 2, 3], i), expected=6 + i) for i in range(6)]
-    verdict = await grade(backend, "def f(xs, i):\n    return sum(xs) + i\n", *cases)
-    assert verdict.passed
-    assert verdict.status is RunStatus.OK
-    assert [result.error for result in verdict.results] == [""] * 6
-
-
-async def test_each_case_is_judged_by_itself(backend: SandboxBackend) -> None:
-    cases = [CallCase(args=(x,), expected=10 // x if x else None) for x in (1, 0, 5)]
-    verdict = await grade(backend, "def f(x):\n    return 10 // x\n", *cases)
-    assert [result.passed for result in verdict.results] == [True, False, True]
-    assert verdict.results[1].error == "raised ZeroDivisionError: division by zero"
-    assert verdict.status is RunStatus.OK and not verdict.passed
 
 
 @pytest.mark.parametrize(
@@ -161,29 +142,6 @@ async def test_an_endless_loop_while_loading_times_out_and_is_told_with_what_was
     assert 0.5 <= verdict.limit.used <= time.monotonic() - began_s
 
 
-async def test_other_calls_go_on_beside_an_endless_loop(backend: SandboxBackend) -> None:
-    for wall_s in (2.0, 10.0, 50.0):  # the other call takes as long as the machine needs for it
-        hanging = asyncio.create_task(
-            grade(backend, "def f():\n    while True: pass\n", CallCase(args=(), expected=1), wall_s=wall_s)
-        )
-        await asyncio.sleep(0.1)
-        quick = await grade(backend, "def f():\n    return 1\n", CallCase(args=(), expected=1))
-        assert quick.passed
-        is_beside = not hanging.done()
-        assert (await hanging).status is RunStatus.TIMEOUT
-        if is_beside:
-            break
-    assert is_beside
-
-
-async def test_tolerance_is_relative_and_absolute_and_for_floats_only(backend: SandboxBackend) -> None:
-    code = "def f(x):\n    return x\n"
-    near = [CallCase(args=([1.0 + 1e-9, {"a": 1e-12}],), expected=[1.0, {"a": 0.0}], tolerance=1e-6)]
-    far = [CallCase(args=(1.001,), expected=1.0, tolerance=1e-6), CallCase(args=(1,), expected=1.0, tolerance=1e-6)]
-    assert (await grade(backend, code, *near)).passed
-    assert [result.passed for result in (await grade(backend, code, *far)).results] == [False, False]
-
-
 async def test_assert_cases_call_the_solution_by_both_names(backend: SandboxBackend) -> None:
     expects_error = "try:\n    f(-1)\n    ok = False\nexcept ValueError as e:\n    ok = str(e) == 'negative'\nassert ok"
     verdict = await grade(
@@ -217,50 +175,11 @@ async def test_a_hanging_solution_is_told_from_a_failing_test(backend: SandboxBa
     assert [result.passed for result in verdict.results] == [True, False, False]
 
 
-async def test_a_broken_prelude_is_not_the_solutions_fault(backend: SandboxBackend) -> None:
-    with pytest.raises(InfraError, match="prelude failed: ZeroDivisionError: division by zero"):
-        await grade(backend, "def f(): pass", AssertCase(source="f()"), prelude="1 / 0")
-
-
-async def test_a_case_that_is_no_plain_value_is_the_users_mistake(backend: SandboxBackend) -> None:
-    with pytest.raises(UserError, match="a case expects a object"):
-        await grade(backend, "def f(): return 1", CallCase(args=(), expected=[object()]))
-    with pytest.raises(UserError, match="a case passes a object"):
-        await grade(backend, "def f(x): return 1", CallCase(args=(object(),), expected=1))
-
-
 async def test_what_a_solution_prints_is_not_its_answer(backend: SandboxBackend) -> None:
     verdict = await grade(
         backend, "print('hello')\ndef f():\n    print(5)\n    return 1\n", CallCase(args=(), expected=1)
     )
     assert verdict.passed
-
-
-async def test_no_call_sees_another_calls_globals(backend: SandboxBackend) -> None:
-    await grade(backend, "secret = 5\ndef f(): return 1\n", CallCase(args=(), expected=1))
-    verdict = await grade(backend, "def f(): return secret\n", CallCase(args=(), expected=5))
-    assert verdict.results[0].error == "raised NameError: name 'secret' is not defined"
-
-
-async def test_run_tells_what_a_program_did(backend: SandboxBackend) -> None:
-    result = await backend.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
-    assert (result.status, result.exit_code) == (RunStatus.OK, 0)
-    assert (result.stdout, result.stderr) == ("out\n", "err\n")
-    failed = await backend.run("print(1)\nraise ValueError('no')\n")
-    assert (failed.status, failed.exit_code, failed.stdout) == (RunStatus.ERROR, 1, "1\n")
-    assert "ValueError: no" in failed.stderr
-
-
-async def test_run_cuts_output_and_ends_a_flood(backend: SandboxBackend) -> None:
-    cut = await backend.run("print('x' * 5000)\n", limits=Limits(output_bytes=1000))
-    assert (cut.status, cut.truncated, len(cut.stdout)) == (RunStatus.OK, True, 1000)
-    for wall_s in (1.5, 10.0, 60.0):  # enough for so much output
-        limits = Limits(output_bytes=1000, wall_s=wall_s)
-        flood = await backend.run("while True:\n    print('x' * 1000)\n", limits=limits)
-        if flood.status is not RunStatus.TIMEOUT:
-            break
-    assert flood.status is RunStatus.OUTPUT_LIMIT
-    assert len(flood.stdout) == 1000
 
 
 @pytest.mark.parametrize(
@@ -284,16 +203,8 @@ async def test_the_lines_printed_before_an_early_end_are_kept(
     assert (result.status, result.stdout) == (status, "first\nsecond 2\n")
 
 
-async def test_sessions_are_served_by_those_that_have_them(backend: SandboxBackend) -> None:
-    allowed, able = ("monty", "docker"), await backend.probe()
-    assert backend.supports(SandboxSpec(allow_interpreters=allowed))
-    assert backend.supports(SandboxSpec(allow_interpreters=allowed, session=True)) == able.sessions
-
-
 async def test_probe_says_what_is_enforced(backend: SandboxBackend) -> None:
     found = await backend.probe()
-    assert found.backend == backend.name
-    assert found.detail
     limits = {found.isolated, found.network_off, found.memory_limit, found.process_limit}
     assert limits == {backend.name != "unsafe_subprocess"}
 

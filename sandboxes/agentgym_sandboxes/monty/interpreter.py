@@ -104,11 +104,14 @@ class Interpreter:
                 status, said, limit = end.status, f"{end.text}\n", end.limit
         if output.flooded:
             status, limit = RunStatus.OUTPUT_LIMIT, output.hit
+        stdout, stderr = output.text("stdout"), output.text("stderr") + said
         return RunResult(
             status=status,
             exit_code=exit_code if status in (RunStatus.OK, RunStatus.ERROR) else None,
-            stdout=output.text("stdout"),
-            stderr=output.text("stderr") + said,
+            stdout=stdout,
+            stderr=stderr,
+            stdout_bytes=stdout.encode(errors="replace"),
+            stderr_bytes=stderr.encode(errors="replace"),
             truncated=output.truncated,
             wall_s=time.monotonic() - began_s,
             limit=limit,

@@ -1,0 +1,38 @@
+"""Each test of the suites fails for a component that breaks its promise, and quotes the docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from broken import BROKEN
+
+from agentgym.testing.suite import Suite, docstring, promises
+
+CASES = [(suite, test) for suite, broken in BROKEN.items() for test in broken]
+
+
+@pytest.mark.parametrize(("suite", "test"), CASES, ids=[f"{suite.__name__}-{test}" for suite, test in CASES])
+def test_a_broken_promise_is_found_and_quoted(suite: type[Suite], test: str) -> None:
+    where, text = promises(suite)[test]
+    with pytest.raises(AssertionError) as failed:
+        run(suite, test, BROKEN[suite][test])
+    assert str(failed.value).endswith(f"broken promise of {where.replace(':', '.')}: {text!r}")
+
+
+def run(suite: type[Suite], test: str, make: Callable[[], Any]) -> None:
+    """One test of a suite, for what `make` returns."""
+    mine = type("TestMine", (suite,), {"make": lambda self: make(), "walls_s": (0.5,)})
+    mine.setup_class()
+    try:
+        getattr(mine(), test)()
+    finally:
+        mine.teardown_class()
+
+
+@pytest.mark.parametrize("suite", BROKEN)
+def test_every_promise_is_of_a_docstring_and_has_a_component_that_breaks_it(suite: type[Suite]) -> None:
+    found = promises(suite)
+    assert found.keys() == BROKEN[suite].keys()
+    assert {where: text for where, text in found.values() if text not in docstring(where)} == {}
