@@ -1,6 +1,7 @@
 """What an agent starts programs with: limits, a clean environment, and an end that includes what they started.
 
-`Program` runs one program. Agents that keep processes use the parts: `tagged`, `kill_all`, `has_children`, `Tail`.
+`Program` runs one program. Agents that keep processes use the parts: `tagged`, `limited`, `kill_all`,
+`has_children`, `Tail`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from agentgym.agents import AgentFailed
 from agentgym.errors import InfraError
 from agentgym.killable.process import exit_reason
 
-__all__ = ["KILL_S", "Program", "Tail", "exit_reason", "has_children", "kill_all", "tagged"]
+__all__ = ["KILL_S", "Program", "Tail", "exit_reason", "has_children", "kill_all", "limited", "tagged"]
 
 INHERITED: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"),
@@ -76,11 +77,10 @@ class Program:
         output_limit), InfraError when no process could be started.
         """
         tag, environ = tagged(self._environ)
-        argv = [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(self._memory_mib << 20), *self._argv]
         try:
             transport, watch = await asyncio.get_running_loop().subprocess_exec(
                 lambda: self._watch,
-                *argv,
+                *limited(self._argv, memory_mib=self._memory_mib),
                 cwd=self._folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -110,6 +110,15 @@ class Program:
             raise AgentFailed("time_limit", f"it took longer than time_s = {time_s:g}") from None
         if self._watch.too_much:
             raise AgentFailed("output_limit", f"it wrote more than output_mib = {self._output_mib}")
+
+
+def limited(argv: Sequence[str], *, memory_mib: int) -> list[str]:
+    """The words that start a program within limits that the kernel keeps.
+
+    Each of its processes has at most so much memory, in MiB (0 is no limit), and writes no core; on Linux the program
+    is killed when this process ends.
+    """
+    return [sys.executable, "-I", "-S", LAUNCH, str(os.getpid()), str(memory_mib << 20), *argv]
 
 
 def tagged(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:

@@ -15,7 +15,7 @@ from agentgym.public import PUBLIC
 from benchmarks import structure
 
 FILES = structure.package_files(ROOT)
-IMPORT = re.compile(r"^\s*(?:from (agentgym[\w.]*) import (\w+)?|import (agentgym[\w.]*))", re.MULTILINE)
+IMPORT = re.compile(r"^\s*(?:from (agentgym(?:\w|\.)*) import (\w+)?|import (agentgym(?:\w|\.)*))", re.MULTILINE)
 MENTION = re.compile(r"`(agentgym(?:\.[a-z_]\w*)+)\.([A-Z]\w+|\w+(?=\())")  # a class, or a function that is called
 PAGES_OF_USERS = [page for page in PAGES if page.parent.name != "adr"]
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from agentgym.text.tool_formats.json_calls import Unreadable as Unreadable
+from agentgym.text.tool_formats.json_calls import read_json as read_json
 from agentgym.tools import MalformedCall, ToolCall
 from agentgym.types import Json
 
