@@ -11,26 +11,28 @@ _ALL = frozenset({"null", "boolean", "integer", "fraction", "string", "array", "
 _WORDS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false", "None": "null"}
 
 
-def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """schema: of all the arguments. A text stays one where the schema takes texts, or where it is none of the kind."""
-    if not any(isinstance(value, str) for value in arguments.values()):
-        return dict(arguments)
-    reader = _Reader(schema)
-    parts = list(reader.properties(schema))
-    given: dict[str, Any] = {}
-    for name, value in arguments.items():
-        own = [part[name] for part in parts if name in part]
-        given[name] = _read(value, reader.kinds({"allOf": own})) if isinstance(value, str) and own else value
-    return given
+class ArgumentTypes:
+    """What the schema of all of a tool's arguments says of each, read once.
 
+    Each reference in it is followed once: it may lead to itself, and two ways to one place.
+    """
 
-class _Reader:
-    """What one schema says. Each reference in it is followed once: it may lead to itself, and two ways to one place."""
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, schema: Any) -> None:
+        self._root = schema
         self._followed: set[str] = set()
         self._known: dict[str, frozenset[str]] = {}
+        parts = list(self.properties(schema))
+        self._kinds = {
+            name: self.kinds({"allOf": [part[name] for part in parts if name in part]})
+            for name in dict.fromkeys(name for part in parts for name in part)
+        }
+
+    def typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A text stays one where the schema takes texts, or where it is none of the kind."""
+        return {
+            name: _read(value, self._kinds[name]) if isinstance(value, str) and name in self._kinds else value
+            for name, value in arguments.items()
+        }
 
     def properties(self, schema: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
         """The parameters, wherever the schema has them."""

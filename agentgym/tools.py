@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from agentgym.argument_types import typed
+from agentgym.argument_types import ArgumentTypes
 from agentgym.errors import UserError, nearest, waited_for
 from agentgym.signatures import Refused, Signature, read_signature, to_json_value
 from agentgym.types import Json
@@ -126,6 +126,7 @@ class _Tool:
     name: str
     signature: Signature
     marks: _Marks
+    types: ArgumentTypes
 
     def schema(self) -> Schema:
         described: dict[str, Json] = {
@@ -188,7 +189,7 @@ class _WorldTools:
                 f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._toolbox.tools)}", "unknown_tool"
             )
         try:
-            given = found.signature.take(typed(call.arguments, found.signature.parameters))
+            given = found.signature.take(found.types.typed(call.arguments))
         except Refused as refused:
             return ToolResult(f"Error: {call.name}: {refused}", "arguments")
         try:
@@ -261,4 +262,4 @@ def _read_tool(world: type, name: str, defined: Any) -> _Tool:
         signature = read_signature(function, skip=0 if isinstance(defined, staticmethod) else 1)
     except UserError as error:
         raise UserError(f"{world.__qualname__}.{name} cannot be a tool: {error}") from error
-    return _Tool(name, signature, marks)
+    return _Tool(name, signature, marks, ArgumentTypes(signature.parameters))

@@ -8,7 +8,7 @@ import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym.argument_types import typed
+from agentgym.argument_types import ArgumentTypes
 
 TEXTS = {"1": 1, "-2": -2, "1.5": 1.5, "2.0": 2.0, "true": True, "null": None, "[]": [], "{}": {}}
 values = st.sampled_from([*TEXTS.values()])
@@ -41,7 +41,7 @@ def test_what_the_schema_takes_is_read_and_where_it_takes_texts_they_stay(schema
     """By the validator, which needs no kinds."""
     if free:
         schema = {"anyOf": [schema, {"type": "string"}]}
-    taken = typed({"a": text}, {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"a": schema}}}})["a"]
+    taken = ArgumentTypes({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"a": schema}}}}).typed({"a": text})["a"]
     if free or jsonschema.Draft202012Validator(schema).is_valid(TEXTS[text]):
         expected = text if free else TEXTS[text]
         assert taken == expected and type(taken) is type(expected)
@@ -50,11 +50,11 @@ def test_what_the_schema_takes_is_read_and_where_it_takes_texts_they_stay(schema
 @given(odd, odd)
 def test_any_schema_is_survived(one: Any, other: Any) -> None:
     schema = {"allOf": [one], "properties": {"a": one}, "$defs": {"a": other, "b": one}}
-    assert typed({"a": "1", "b": "x"}, schema)["b"] == "x"
-    typed({"a": "1"}, one)
+    assert ArgumentTypes(schema).typed({"a": "1", "b": "x"})["b"] == "x"
+    ArgumentTypes(one).typed({"a": "1"})
 
 
 def test_a_schema_that_doubles_at_each_step_takes_no_time() -> None:
     doubled = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2, "allOf": [{"$ref": "#"}] * 2} for n in range(20)}
     schema = {"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": {**doubled, "20": {"type": "integer"}}}
-    assert typed({"a": "1"}, schema) == {"a": 1}
+    assert ArgumentTypes(schema).typed({"a": "1"}) == {"a": 1}

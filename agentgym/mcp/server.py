@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TextIO, TypeVar, cast
 
-from agentgym.argument_types import typed
+from agentgym.argument_types import ArgumentTypes
 from agentgym.errors import InfraError, UserError, nearest, pip_install
 from agentgym.mcp.messages import readable
 from agentgym.mcp.schemas import check_of, faults_of, shown
@@ -129,7 +129,7 @@ class McpSession:
         check = self._checks.get(call.name)
         if check is None:
             return ToolResult(f"Error: no tool {call.name!r:.80}.{nearest(call.name, self._checks)}", "unknown_tool")
-        arguments = clean(typed(call.arguments, check.schema))
+        arguments = clean(ArgumentTypes(check.schema).typed(call.arguments))
         if faults := faults_of(check, arguments):
             return ToolResult(f"Error: {call.name}: {faults}", "arguments")
         if self.is_broken:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from agentgym.argument_types import typed
+from agentgym.argument_types import ArgumentTypes
 from agentgym.policies.call_handler import CallAnswer
 from agentgym.rollout.calls import checked
 from agentgym.text.chat import ChatRenderer
@@ -116,4 +116,4 @@ def _typed(call: ToolCall, tools: Sequence[Schema]) -> ToolCall:
     """Some formats write all arguments as texts; the tool's schema says what they are."""
     functions = [cast("Mapping[str, Json]", tool.get("function", {})) for tool in tools]
     schema = next((one.get("parameters") for one in functions if one.get("name") == call.name), None)
-    return call if schema is None else ToolCall(call.name, typed(call.arguments, schema), call.call_id)
+    return call if schema is None else ToolCall(call.name, ArgumentTypes(schema).typed(call.arguments), call.call_id)
