@@ -18,7 +18,7 @@ from agentgym.argument_types import ArgumentTypes
 from agentgym.errors import UserError, nearest, waited_for
 from agentgym.signatures import Refused, Signature, read_signature, to_json_value
 from agentgym.types import Json
-from agentgym.utf8 import clean_fields
+from agentgym.utf8 import clean, clean_fields
 
 Method = TypeVar("Method")
 Schema: TypeAlias = Mapping[str, Any]
@@ -144,7 +144,7 @@ class Toolbox:
         """Raises UserError that names the method which cannot be a tool, and says why."""
         self._world = world
         self.tools = {name: _read_tool(world, name, found) for name, found in _public_methods(world).items()}
-        self.schemas: tuple[Schema, ...] = tuple(one.schema() for one in self.tools.values())
+        self.schemas: tuple[Schema, ...] = clean(tuple(one.schema() for one in self.tools.values()))
         if not self.tools:
             raise UserError(f"{world.__qualname__} has no public method, so it offers no tool")
 
@@ -203,6 +203,11 @@ class _WorldTools:
                 raise TimeoutError(str(over)) from over
             return ToolResult(f"Error: {call.name}: {over}", "time_limit")
         return ToolResult(value if isinstance(value, str) else as_text(value))
+
+
+def clean_schemas(tools: Tools) -> Sequence[Schema]:
+    """The schemas with clean texts; those of a class's methods are cleaned once, when they are read."""
+    return tools.schemas() if isinstance(tools, _WorldTools) else clean(tools.schemas())
 
 
 class _LimitOver(Exception):

@@ -21,7 +21,7 @@ from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
-from agentgym.tools import MalformedCall, Schema, ToolCall, ToolResult, Tools
+from agentgym.tools import MalformedCall, Schema, ToolCall, ToolResult, Tools, clean_schemas
 from agentgym.types import Episode, ErrorRecord, Message, Outcome, Stop
 from agentgym.utf8 import clean, clean_text
 
@@ -183,7 +183,7 @@ class EpisodeRunner:
             return None
 
         async def ask(context: EpisodeContext[Any]) -> Sequence[Schema]:
-            return clean(tools.schemas())
+            return clean_schemas(tools)
 
         return await self.call("toolbox", ask)
 

@@ -53,6 +53,8 @@ class _ToolsText:
 class ChatRenderer:
     """Renders with a tokenizer's own template. Whether it can be continued, `continuation.check_template` says."""
 
+    today = staticmethod(date.today)
+
     def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormat | None = None, tool_instruction: str = "") -> None:
         """tool_format: None takes the one that the template is proved to write.
 
@@ -69,7 +71,7 @@ class ChatRenderer:
         self._tools_texts: dict[int, tuple[Schemas, _ToolsText]] = {}
         self._tools_texts_by_json: dict[str, _ToolsText] = {}
         self._numbers = count()
-        self._today = date.min
+        self._day = date.min
         self._openings: Remembered[Frames] = Remembered(64)  # by the number of the tools
         self._prompts: Remembered[tuple[int, ...]] = Remembered(256)
         self._replies: Remembered[tuple[int, ...]] = Remembered(4096)
@@ -106,8 +108,8 @@ class ChatRenderer:
 
     def _opened(self, talk: Sequence[Message], tools: _ToolsText | None = None) -> str:
         """The template's text. Shapes of conversations are remembered for a day: some templates write the date."""
-        if self._today != (today := date.today()):
-            self._today = today
+        if self._day != (day := self.today()):
+            self._day = day
             self._openings.clear()
         number = tools.number if tools else -1
         frames = self._openings.get(number)

@@ -1,6 +1,9 @@
+from datetime import date
+
 import pytest
 
 from agentgym.errors import UserError
+from agentgym.testing import CharacterTokenizer
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.continuation import check_template
 from agentgym.text.tokenizer import CHATML
@@ -15,6 +18,34 @@ def test_prompt_and_reply_continue_each_other_like_the_template(tokenizer):
     ids = renderer.prompt([USER]) + said + renderer.reply([AGAIN])
     talk = [USER, {"role": "assistant", "content": "three"}, AGAIN]
     assert tokenizer.decode(ids) == tokenizer.render(talk, generation_prompt=True)
+
+
+def test_an_opening_of_a_known_shape_is_rendered_once_a_day_as_the_template_does():
+    days = [date(2026, 1, 1), date(2026, 1, 2)]
+    asked = []
+
+    class Dated(CharacterTokenizer):
+        def render(self, messages, **how):
+            asked.append(messages)
+            return f"{days[0]} {how.get('tools')}" + super().render(messages, **how)
+
+    tokenizer = Dated(CHATML)
+    renderer = ChatRenderer(tokenizer)
+    renderer.today = lambda: days[0]
+
+    def talks(first):
+        return [
+            [{"role": "system", "content": "Add."}, {"role": "user", "content": f"sum 1 {n}"}]
+            for n in range(first, first + 4)
+        ]
+
+    for talk in talks(0):
+        assert tokenizer.decode(renderer.prompt(talk)) == tokenizer.render(talk, generation_prompt=True)
+    asked.clear()
+    written = [tokenizer.decode(renderer.prompt(talk)) for talk in talks(9)]
+    assert not asked and all(text.startswith("2026-01-01 None") for text in written)
+    del days[0]
+    assert tokenizer.decode(renderer.prompt(talks(20)[0])).startswith("2026-01-02")
 
 
 ALTERNATING = """
