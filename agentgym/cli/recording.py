@@ -15,6 +15,7 @@ from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.recipe import Recipe
+from agentgym.runs.changes import read_changes
 from agentgym.runs.curve import write_png
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.files import full_disk
@@ -77,7 +78,7 @@ def run_training(
         folder.event(result.stopped or "done")
         if rows := with_held_out(folder):
             try:
-                write_png(rows, folder.path / "curve.png", folder.name)
+                write_png(rows, folder.path / "curve.png", folder.name, read_changes(folder.path))
             except (UserError, OSError) as error:
                 reporter.note(f"no picture: {error}")
         return result

@@ -17,6 +17,9 @@ from agentgym.hooks import PluginRegistry
 from agentgym.import_path import import_class
 from agentgym.models.defaults import KEYS
 from agentgym.recipe import Recipe
+from agentgym.tables.changeable import TABLE
+
+CAN_CHANGE = {one.key for one in TABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,5 +152,10 @@ def setting_lines(settings: Iterable[Setting], shell: Shell) -> list[str]:
         lines.append(
             f"  {shell.paint.cyan(one.key)}: {one.type_name} ({of})" if one.type_name else f"  {one.key} ({of})"
         )
-        lines += [wrap(one.text, shell.width, indent="      ")] if one.text else []
+        lines += [wrap(meaning(one), shell.width, indent="      ")] if one.text else []
     return lines
+
+
+def meaning(one: Setting) -> str:
+    """What a setting is, and whether it can change while a run goes on."""
+    return f"{one.text} Can change in a running run." if one.key in CAN_CHANGE else one.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from agentgym.cli.settings import Group, component, environment, sandbox, sections
+from agentgym.cli.settings import Group, component, environment, meaning, sandbox, sections
 from agentgym.components import SEAMS
 from agentgym.config import describe
 from agentgym.config_docs import Setting
@@ -17,6 +17,8 @@ INTRODUCTION = """# Settings
 All that a recipe can set: `loop.steps` is `--loop.steps 20` on the command line, and `loop: {steps: 20}` in a file
 ([recipes.md](recipes.md)). `agentgym settings KEY` shows the same in a terminal, for plugins of yours too. Where the
 default is "model" it follows from the model and the device ([recipes.md](recipes.md#where-the-values-come-from)).
+
+Those that "can change in a running run" are changed by `agentgym runs steer` ([recovery.md](recovery.md#settings-that-change)).
 
 Written by `agentgym settings --markdown` from the docstrings below the fields.
 """
@@ -58,7 +60,7 @@ def _of_recipe(registry: PluginRegistry) -> Iterator[str]:
 
 
 def _table(settings: Iterable[Setting]) -> str:
-    rows = [(f"`{one.key}`", one.type_name, _default(one), one.text) for one in settings]
+    rows = [(f"`{one.key}`", one.type_name, _default(one), meaning(one)) for one in settings]
     return _rows(("setting", "type", "default", ""), rows) if rows else "It has no settings.\n"
 
 

@@ -211,7 +211,7 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, comman
         counts = Counter(key for row in rows for key in row.metrics)
         keys = [*(key for key in (HELD_OUT, HELD_OUT_REWARD) if counts[key] > 2), SUCCESS, REWARD]
         if key := next((key for key in keys if counts[key]), None):
-            shell.say("\n" + terminal_plot(series(rows, key)))
+            shell.say("\n" + terminal_plot(series(rows, key), marks=read_changes(folder.path)))
     drawn = (folder.path / "curve.png").is_file()
     if result.stopped:
         shell.say(f"\n{result.stopped}; continue it: agentgym {command} --resume {folder.path}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.errors import UserError, nearest, pip_install
+from agentgym.runs.changes import Change
 from agentgym.runs.files import writing
 from agentgym.runs.metrics import MetricsRow
 
@@ -67,8 +68,11 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
-def terminal_plot(line: Series, *, width: int = 72, height: int = 12) -> str:
-    """The curve in braille dots, two by four to a character, with its axes. width, height: characters."""
+def terminal_plot(line: Series, *, marks: Sequence[Change] = (), width: int = 72, height: int = 12) -> str:
+    """The curve in braille dots, two by four to a character, with its axes. width, height: characters.
+
+    marks: changes of settings, which get a row below the axis where they are within the curve's steps.
+    """
     low, high = _range(line.values)
     labels = [f"{high - (high - low) * row / (height - 1):.3g}" for row in range(height)]
     margin = max(map(len, labels))
@@ -90,12 +94,19 @@ def terminal_plot(line: Series, *, width: int = 72, height: int = 12) -> str:
     first, last = str(line.steps[0]), str(line.steps[-1])
     lines.append(" " * margin + " └" + "─" * columns)
     lines.append(" " * (margin + 2) + first + last.rjust(columns - len(first)) + "  step")
+    if within := [one for one in marks if line.steps[0] <= one.step <= line.steps[-1]]:
+        row = [" "] * columns
+        for one in within:
+            row[_scale(one.step, line.steps[0], line.steps[-1], columns)] = "▲"
+        lines.append((" " * (margin + 2) + "".join(row)).rstrip())
+        lines += [f"{' ' * margin} ▲ after step {one.step}: {one}" for one in within]
     return "\n".join(lines)
 
 
-def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
+def write_png(rows: Sequence[MetricsRow], path: Path, title: str, marks: Sequence[Change] = ()) -> None:
     """Reward and success of every step, their running mean, and held-out success (or reward) where it was measured.
 
+    marks: changes of settings, dotted lines.
     Of supervised fine-tuning the loss, and that of the conversations held out. Raises UserError when there is nothing
     to draw or matplotlib is missing.
     """
@@ -124,6 +135,12 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str) -> None:
             axes.plot(line.steps, line.values, "o--", color="#8c564b", label="loss of what is held out")
     if not axes.lines:
         raise UserError("nothing to draw: no step of this run has a reward or a loss")
+    for step in dict.fromkeys(one.step for one in marks):
+        text = "\n".join(str(one) for one in marks if one.step == step)
+        axes.axvline(step, color="#555555", linestyle=":", linewidth=1)
+        axes.annotate(
+            text, (step, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", ha="right", fontsize=6
+        )
     axes.set(xlabel="step", ylabel=label, title=title)
     axes.grid(alpha=0.3)
     axes.legend()

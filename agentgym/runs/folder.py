@@ -11,6 +11,7 @@ RUN/config.yaml             the finished config
     events.log              what happened when
     episodes/step-000012.jsonl.gz   one episode a line, all tokens with their provenance; index: episode_index.py
     evals/step-000020.jsonl.gz      the same, of evaluations; their results are beside it (evaluations.py)
+    changes.jsonl       settings that were changed while the run went on (changes.py)
     steering.jsonl      what a person asked of the run while it went on, and what became of it (steering.py)
     comparison.json         the first and the last checkpoint on the same held-out tasks
     journal/                the batches since the last checkpoint (trainer/journal.py)

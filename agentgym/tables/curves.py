@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from agentgym.evals.statistics import success_interval
+from agentgym.runs.changes import read_changes, value_of
 from agentgym.runs.metrics import MetricsRow
 from agentgym.tables.episode_table import Part, Table
 from agentgym.tables.evaluations import MEASURED, evaluations
@@ -56,7 +57,8 @@ def curves_json(run: Run, keys: Sequence[str], max_points: int) -> dict[str, Any
         raise Problem.unknown("metric", unknown[0], known)
     chosen = keys or [key for key in LABELS if key in names or key in made]
     found = [made.get(key) or _logged(run, key) for key in chosen]
-    return {"names": known, "curves": [_thinned(one, max_points) for one in found]}
+    changes = [{"step": one.step, "text": str(one)} for one in read_changes(run.path)]
+    return {"names": known, "curves": [_thinned(one, max_points) for one in found], "changes": changes}
 
 
 def time_json(run: Run, max_points: int) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def lanes_json(run: Run, first: int, last: int) -> dict[str, Any]:
     table = run.episodes.read()
     parts = [part for part in table.parts if part.source == "train" and first <= part.step <= last]
     return {
-        "bound": run.field("loop.max_staleness"),
+        "bound": _bound(run),
         "steps": [{"step": part.step, "trained_at": part.step - 1, "groups": _groups(table, part)} for part in parts],
         "last_step": max((part.step for part in table.parts if part.source == "train"), default=None),
     }
@@ -127,8 +129,13 @@ def _logged(run: Run, key: str) -> dict[str, Any]:
     points = [(row.step, row.metrics[key]) for row in run.log.read() if key in row.metrics]
     one = _curve(key, [step for step, _ in points], [_known(value) for _, value in points])
     if key == "loop/staleness_max":
-        one["bound"] = run.field("loop.max_staleness")
+        one["bound"] = _bound(run)
     return one
+
+
+def _bound(run: Run) -> object:
+    """The newest bound on staleness."""
+    return value_of(run.config(), read_changes(run.path), "loop.max_staleness")
 
 
 def _curve(key: str, steps: list[int], values: list[float | None], **more: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from view.fake_episodes import HOSTILE, HOSTILE_TEXT, STEPS
 
+from agentgym.tables.changeable import changeable_json
+
 RUN = "runs:math-1"
 OTHER = "runs:math-2"
 NOW = 1_795_335_544.0
@@ -115,7 +117,13 @@ def run_answer(run: str = RUN) -> Answer:
             "env": {"value": "math", "source": "--env", "text": ""},
             "rollout.group_size": {"value": 8, "source": None, "text": ""},
         },
-        "steering": {"able": run == RUN, "why_not": "" if run == RUN else "the run has ended", "requests": []},
+        "steering": {
+            "able": run == RUN,
+            "why_not": "" if run == RUN else "the run has ended",
+            "requests": [],
+            "settings": changeable_json({"optimizer": {"lr": 1e-4}}, []) if run == RUN else [],
+            "changes": [],
+        },
     }
 
 
@@ -174,7 +182,11 @@ def curves() -> Answer:
         curve("time/step_s", "time of a step", "s", walk(5, 5, 0.4)),
         curve("generator/tokens_per_s", "sampled tokens", "tokens/s", walk(2400, 2500, 90)),
     ]
-    return {"names": [*(one["key"] for one in found), "train/lr", "train/clip_share"], "curves": found}
+    return {
+        "names": [*(one["key"] for one in found), "train/lr", "train/clip_share"],
+        "curves": found,
+        "changes": [{"step": 12, "text": "optimizer.lr 0.0001 -> 5e-05"}],
+    }
 
 
 def lanes() -> Answer:

@@ -226,7 +226,16 @@ def test_a_run_is_steered_only_after_a_question(watched: Watched, server: FakeVi
     page.click("button:text-is('Checkpoint now')")
     page.click("dialog button:text-is('Checkpoint now')")
     page.wait_for_selector("dialog", state="detached")
-    assert server.said == [("POST", "/api/runs/runs:math-1/steer", {"action": "checkpoint"})]
+    page.select_option(".steering select", "optimizer.lr")
+    page.fill(".steering input", "1e-5")
+    page.click("button:text-is('Change')")
+    page.click("dialog button:text-is('Set optimizer.lr to 1e-5')")
+    page.wait_for_selector("dialog", state="detached")
+    change = {"action": "set", "setting": "optimizer.lr", "value": 1e-5}
+    assert server.said == [
+        ("POST", "/api/runs/runs:math-1/steer", asked) for asked in ({"action": "checkpoint"}, change)
+    ]
+    assert page.locator("text=after step 12 optimizer.lr 0.0001 -> 5e-05").count() == 1
 
 
 def test_a_task_is_played_by_hand(watched: Watched, server: FakeView) -> None:

@@ -183,3 +183,23 @@ def test_a_process_that_is_stuck_is_said_in_words(folder: RunFolder, open_view) 
     assert said["is_stuck"] and said["text"].startswith("the controller, process 1, is stuck in native code")
     folder.set_status(RunStatus.DONE)
     assert view.get("/api/runs/runs:one").json()["processes"]["text"] == ""
+
+
+async def test_a_setting_is_changed_only_to_what_it_may_be(folder: RunFolder, open_view) -> None:
+    view, helm, deeds = open_view(folder.path.parent), Control(folder, Steering(folder.path)), Deeds()
+
+    def change(setting: str, value: object) -> dict:
+        return view.post(STEER, json={"action": "set", "setting": setting, "value": value}).json()
+
+    assert "These can: optimizer.lr" in change("loop.steps", 9)["error"]["message"]
+    assert "max_staleness is 'many' (str); allowed is int" in change("loop.max_staleness", "many")["error"]["message"]
+    for setting, value in (("loop.eval_every", 2), ("loop.eval_every", 2), ("optimizer.lr", 1)):
+        assert change(setting, value)["steering"]["able"]
+    Steering(folder.path).ask("set", "loop.seed", 3)  # by hand; the run checks again
+    await deeds.answer(helm, 3)
+    assert deeds.done == ["loop.eval_every=2", "optimizer.lr=1.0"]
+    asked = view.get("/api/runs/runs:one").json()["steering"]["requests"]
+    assert [(one["setting"], one["state"], one["text"]) for one in asked] == [
+        ("loop.eval_every", "applied", "1 -> 2"), ("optimizer.lr", "applied", "1 -> 2"), ("loop.seed", "refused", "no"),
+    ]  # fmt: skip
+    assert "optimizer.lr=1.0 was asked for: applied at step 3: 1 -> 2" in (folder.path / "events.log").read_text()

@@ -21,7 +21,7 @@ export function align(lines) {
   return { x, columns };
 }
 
-function options(lines, columns, { width, bound, range, onCursor }) {
+function options(lines, columns, { width, bound, range, marks, onCursor }) {
   const soft = colour("--soft");
   const grid = { stroke: colour("--line"), width: 1 };
   const axis = { stroke: soft, font: "11px system-ui, sans-serif", grid, ticks: { ...grid, size: 4 } };
@@ -43,7 +43,7 @@ function options(lines, columns, { width, bound, range, onCursor }) {
     axes: [{ ...axis, size: 24, gap: 3, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : "")) },
       { ...axis, size: 46, gap: 4, space: 28, values: (_, ticks) => ticks.map(tickText) }],
     cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false }, sync: { key: "steps", setSeries: false, scales: ["x", null] } },
-    hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)], draw: [(plot) => drawn(plot, lines, columns, bound)] },
+    hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)], draw: [(plot) => drawn(plot, lines, columns, bound, marks)] },
   };
 }
 
@@ -69,8 +69,8 @@ function yRange(bound) {
   };
 }
 
-/* Intervals of single points as whiskers, and the bound as a dashed line. */
-function drawn(plot, lines, columns, bound) {
+/* Intervals of single points as whiskers, the bound as a dashed line, changes of settings as dotted ones. */
+function drawn(plot, lines, columns, bound, marks) {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio || 1;
   ctx.save();
@@ -97,6 +97,16 @@ function drawn(plot, lines, columns, bound) {
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
   }
+  ctx.strokeStyle = colour("--soft");
+  ctx.setLineDash([1 * ratio, 3 * ratio]);
+  for (const { step } of marks) {
+    const x = plot.valToPos(step, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
   ctx.restore();
 }
 
@@ -113,9 +123,11 @@ function unitText(unit) {
   return !unit || unit === "share" || unit === "number" ? "" : unit;
 }
 
-/* title, unit, lines as in `align`, each with an optional `tone`. dark: only so that it is drawn again.
+const NONE = [];
+
+/* title, unit, lines as in `align`, each with an optional `tone`. marks: [{step, text}], changes of settings. dark: only so that it is drawn again.
    It is drawn when it comes near the view; then onDrawn is called. */
-export function Chart({ title, unit = "", lines, bound, range, wide = false, dark, onDrawn }) {
+export function Chart({ title, unit = "", lines, bound, range, marks = NONE, wide = false, dark, onDrawn }) {
   const place = useRef(null);
   const plot = useRef(null);
   const [at, setAt] = useState(null);
@@ -126,10 +138,10 @@ export function Chart({ title, unit = "", lines, bound, range, wide = false, dar
   useLayoutEffect(() => whenNear(place.current, setWidth), []);
   useLayoutEffect(() => {
     if (!width) return;
-    plot.current = new uPlot(options(lines, columns, { width, bound, range, onCursor: setAt }), data, place.current);
+    plot.current = new uPlot(options(lines, columns, { width, bound, range, marks, onCursor: setAt }), data, place.current);
     onDrawn?.();
     return () => plot.current.destroy();
-  }, [width > 0, dark, shape, bound]);
+  }, [width > 0, dark, shape, bound, marks.length]);
   useEffect(() => {
     if (plot.current && plot.current.data !== data) plot.current.setData(data);
   }, [data]);

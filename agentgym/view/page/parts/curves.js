@@ -1,7 +1,7 @@
 /* The curves of a run, joined into panels: those that are read together share one. */
 import { html, useMemo } from "../vendor/htm-preact.module.js";
 import { Chart } from "./chart.js";
-import { harmless } from "../lib/format.js";
+import { figure, harmless } from "../lib/format.js";
 import { query, runPath, useData } from "../lib/data.js";
 import { amend } from "../lib/url.js";
 
@@ -56,7 +56,8 @@ export function Curves({ run, curves, params, dark, fresh, onDrawn }) {
         html`<label>add <select onChange=${(event) => event.target.value && set([...chosen, event.target.value])}><option value="">a metric of ${others.length}…</option>${others.map((name) => html`<option>${name}</option>`)}</select></label>`}
       </span></div>
     ${panels.length + extra.length === 0 && html`<p class="empty">No step is finished yet.</p>`}
-    <div class="curves">${[...panels, ...extra].map((panel) => html`<${Chart} ...${panel} key=${panel.key} dark=${dark} onDrawn=${onDrawn} />`)}</div>
+    <div class="curves">${[...panels, ...extra].map((panel) => html`<${Chart} ...${panel} key=${panel.key} marks=${curves.changes} dark=${dark} onDrawn=${onDrawn} />`)}</div>
+    ${curves.changes?.length > 0 && html`<p class="note">Dotted lines: ${curves.changes.map(({ step, text }) => `after step ${figure(step)} ${harmless(text)}`).join("; ")}.</p>`}
     <p class="note">Bands and whiskers are 95% intervals. Drag over a curve to look closer, double-click to see all again.</p>
   </section>`;
 }
