@@ -18,7 +18,7 @@ All that a recipe can set: `loop.steps` is `--loop.steps 20` on the command line
 ([recipes.md](recipes.md)). `agentgym settings KEY` shows the same in a terminal, for plugins of yours too. Where the
 default is "model" it follows from the model and the device ([recipes.md](recipes.md#where-the-values-come-from)).
 
-Those that "can change in a running run" are changed by `agentgym runs steer` ([recovery.md](recovery.md#settings-that-change)).
+Those that "can change in a running run": [recovery.md](recovery.md#settings-that-change).
 
 Written by `agentgym settings --markdown` from the docstrings below the fields.
 """

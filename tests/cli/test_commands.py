@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.runs.changes import Change, record_change
 from agentgym.runs.evaluations import read_record
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.sandbox import Capabilities
 from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, Stop, Task, ToolTrace, Turn, VersionSpan
 
@@ -325,3 +326,31 @@ def test_an_episode_as_json_is_whole(cli, run_dir: str) -> None:
 def test_wrong_questions_about_episodes_are_refused(cli, run_dir: str, words, expected) -> None:
     end = cli("runs", "episodes", run_dir, *words)
     assert end.code == 2 and expected in end.err
+
+
+def test_a_run_is_steered_by_settings_and_actions_and_a_mistake_asks_for_nothing(cli, run_dir: str) -> None:
+    folder = RunFolder.open(run_dir, for_writing=True)
+    for words, said in (
+        (["loop.eval_every=3", "stopp"], "can't be asked for 'stopp'. Did you mean 'stop'?"),
+        (["loop.group_size=4"], "'loop.group_size' can't change while a run goes on"),
+        (["loop.eval_every"], "To change it: loop.eval_every=VALUE"),
+    ):
+        refused = cli("runs", "steer", run_dir, *words)
+        assert refused.code == 2 and said in refused.err
+    assert "the run is done, not running" in cli("runs", "steer", run_dir, "stop").err
+    folder.set_status(RunStatus.RUNNING)
+    with folder:
+        asked = cli("runs", "steer", run_dir, "optimizer.lr=3e-5", "stop", "--wait", "0.1")
+        assert asked.code == 1 and "the run answers after the step that it is in" in asked.out
+        shown = json.loads(cli("runs", "steer", run_dir, "--json").out)
+    assert [(one["action"], one["setting"], one["value"]) for one in shown["requests"]] == [
+        ("set", "optimizer.lr", 3e-5), ("stop", "", None),
+    ]  # fmt: skip
+    assert {one["key"]: one["value"] for one in shown["settings"]}["loop.max_staleness"] == 1
+
+
+def test_curves_are_marked_where_a_setting_was_changed(cli, run_dir: str) -> None:
+    record_change(Path(run_dir), Change(step=3, setting="optimizer.lr", before=1e-3, value=5e-4))
+    drawn = cli("runs", "curve", run_dir).out
+    assert "▲ after step 3: optimizer.lr 0.001 -> 0.0005" in drawn
+    assert json.loads(cli("runs", "curve", run_dir, "--json").out)["changes"][0]["value"] == 5e-4
