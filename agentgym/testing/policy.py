@@ -56,7 +56,7 @@ async def play(
 async def play_agent(
     agent: Agent,
     environment: Environment[Any],
-    replies: Sequence[Said | Exception] | Callable[[str], Said],
+    replies: Sequence[Said | Exception] | Callable[[str], Said] | ScriptedGenerator,
     *,
     task: Task | None = None,
     rewards: Mapping[str, float] | None = None,
@@ -66,14 +66,15 @@ async def play_agent(
 ) -> Episode:
     """Play one episode with an agent, whose policy is a `ScriptedGenerator` behind a real endpoint.
 
-    replies: of the generator. task: None takes the first test task. The agent is checked first, and not closed.
+    replies: of the generator, or the generator itself. task: None takes the first test task. The agent is checked
+    first, and not closed.
     """
     from agentgym.policies.by_agent import AgentPlayer
     from agentgym.rollout.activity import Activity
     from agentgym.serve.endpoint import Endpoint
 
     await agent.check()
-    generator = ScriptedGenerator(replies)
+    generator = replies if isinstance(replies, ScriptedGenerator) else ScriptedGenerator(replies)
     async with Scorer.of(environment, PluginRegistry.discover(), rewards) as scorer, Endpoint() as endpoint:
         player = AgentPlayer(
             environment=environment,
@@ -133,7 +134,7 @@ class ScriptedGenerator:
 
     replies: texts, assistant messages, exceptions to raise; or a function from the prompt's text to a reply. delay_s:
     of each answer; one that takes longer than its request allows is cut in the middle. queued_s: as reported.
-    requests: what was asked so far.
+    requests: what was asked so far; asked: set at the first of them.
     """
 
     replies: Sequence[Said | Exception] | Callable[[str], Said]
@@ -142,10 +143,12 @@ class ScriptedGenerator:
     delay_s: float = 0.0
     queued_s: float = 0.0
     requests: list[GenerateRequest] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """The next reply as one completion; every token has the log-probability -0.5."""
         self.requests.append(request)
+        self.asked.set()
         late = self.delay_s > request.time_s
         await asyncio.sleep(min(self.delay_s, request.time_s))
         ids = self._next(request)

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import ClassVar
 
 from agentgym.errors import InfraError, UserError
@@ -24,7 +23,7 @@ from agentgym.sandbox import (
     StdioCase,
     Verdict,
 )
-from agentgym.testing.suite import Suite, expect, promise, skip
+from agentgym.testing.suite import Suite, children, expect, promise, skip
 from agentgym.types import SandboxSpec
 
 BACKEND, SANDBOX = "agentgym.sandbox:SandboxBackend", "agentgym.sandbox:Sandbox"
@@ -95,13 +94,13 @@ class SandboxConformance(SandboxSuite):
 
     @promise(f"{BACKEND}.close", "Leave nothing behind")
     async def test_close_leaves_no_process_and_no_task(self) -> None:
-        before = _children(), asyncio.all_tasks()
+        before = children(), asyncio.all_tasks()
         async with self.made() as made, made as backend:
             assert backend is made, f"`start` returned {backend!r:.100}, not the backend itself"
             await backend.run(self.hello)
         await asyncio.sleep(0)
         assert not (left := asyncio.all_tasks() - before[1]), f"tasks are left: {left}"
-        assert not (alive := _children() - before[0]), f"processes are left: {alive}"
+        assert not (alive := children() - before[0]), f"processes are left: {alive}"
 
     @promise(f"{BACKEND}.metrics", "named `sandbox/<what>_<unit>`")
     async def test_metrics_are_named_with_their_units(self) -> None:
@@ -319,7 +318,7 @@ class GradingConformance(SandboxSuite):
         assert not verdict.passed, "a solution sees a name of the one before"
 
     async def _grade(self, code: str, *cases: Case, prelude: str = "", limits: Limits = Limits()) -> Verdict:  # noqa: B008
-        if not getattr(await self.able(), "grades", True):
+        if not (await self.able()).grades:
             skip("it does not judge solutions")
         request = GradeRequest(code=code, entry="f", cases=cases, prelude=prelude, limits=limits)
         verdict = await (await self.backend()).grade(request)
@@ -332,8 +331,3 @@ class GradingConformance(SandboxSuite):
 
 def _assertion(source: str) -> AssertCase:
     return AssertCase(source=source)
-
-
-def _children() -> set[str]:
-    """The numbers of this process's children; of none where there is no /proc."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}

@@ -9,6 +9,7 @@ import inspect
 import operator
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
 from unittest import SkipTest
 
@@ -87,3 +88,8 @@ def skip(why: str) -> NoReturn:
 def expect(what: str, found: object, expected: object) -> None:
     """Raises AssertionError with both unless they are equal."""
     assert found == expected, f"{what}: {found!r:.500}, not {expected!r:.500}"
+
+
+def children() -> set[str]:
+    """The numbers of this process's children; of none where there is no /proc."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}

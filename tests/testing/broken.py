@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import random
+from typing import Any, Self, TextIO
+from urllib.request import Request, urlopen
 
+from agentgym.agents import Agent, AgentContext
 from agentgym.errors import InfraError, UserError
+from agentgym.rewards import Reward
 from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend, Verdict
-from agentgym.testing import GradingConformance, SandboxConformance, ToolFormatConformance
+from agentgym.sinks import MetricSink
+from agentgym.testing import (
+    AgentConformance,
+    EnvironmentConformance,
+    GradingConformance,
+    RewardConformance,
+    SandboxConformance,
+    SinkConformance,
+    ToolFormatConformance,
+)
 from agentgym.testing.suite import Suite
 from agentgym.text.tool_formats.base import Parsed
 from agentgym.text.tool_formats.hermes import Hermes
 from agentgym.tools import MalformedCall, ToolCall
-from agentgym.types import SandboxSpec
+from agentgym.types import Episode, Group, Json, Message, SandboxSpec
 from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
 from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 
-Broken = Mapping[str, Callable[[], Any]]
-"""What `make` returns, by the test that has to fail."""
+Broken = Mapping[str, Callable[[], Any] | Mapping[str, object]]
+"""`make`, or all attributes of a suite's subclass, by the test that has to fail."""
 
 
 class Unfrozen(Hermes):
@@ -186,8 +201,158 @@ GRADERS: Broken = {
         request=lambda r, earlier: replace(r, code="\n".join([*earlier, r.code]))
     ),
 }
+
+FAULTY = Path(__file__).parents[1] / "data" / "faulty"
+
+
+def faulty(name: str, *only: str) -> Mapping[str, object]:
+    return {"environment": f"{FAULTY}/{name}", "only": only, "num_tasks": 16}
+
+
+ENVIRONMENTS: Broken = {
+    "test_a_seed_gives_the_same_tasks_in_every_process": faulty("broken.py:DrawsOnSelf", "processes"),
+    "test_every_split_has_tasks_and_test_ends": faulty("broken.py:NoTrain", "tasks"),
+    "test_no_task_is_in_both_splits": faulty("broken.py:Overlaps", "tasks"),
+    "test_tasks_can_be_played_and_saved": faulty("broken.py:AnswerIsASet", "tasks"),
+    "test_episodes_do_not_disturb_each_other": faulty("broken.py:StateOnSelf", "together"),
+    "test_what_solve_says_is_rewarded_as_right": faulty("broken.py:OracleLoses", "oracle"),
+    "test_whatever_is_said_is_answered": faulty("broken.py:ReplyRaises", "garbage"),
+    "test_rewards_keep_their_range_and_are_the_same_in_every_process": faulty("broken.py:RewardIsNan", "empty"),
+    "test_nothing_but_a_right_answer_is_rewarded_like_one": faulty("gamed.py:AnyAnswer", "wrong"),
+}
+
+
+def first_letter(episode: Episode) -> float:
+    return float(episode.messages[-1]["content"][0] == "4")
+
+
+def nested() -> Callable[[Episode], float]:
+    def only_here(episode: Episode) -> float:
+        return 1.0
+
+    return only_here
+
+
+REWARDS: Broken = {
+    "test_whatever_was_said_is_scored_in_its_range_and_in_time": lambda: Reward(
+        name="first", function=first_letter, inline=True
+    ),
+    "test_a_plain_function_can_be_imported_by_its_process": nested,
+    "test_a_reward_of_groups_runs_on_the_event_loop": lambda: Reward(
+        name="group", function=first_letter, scope="group"
+    ),
+}
+
+
+@dataclass
+class Lines(MetricSink):
+    """Values as lines of a file, with one fault."""
+
+    fault: str = ""
+    file: TextIO | None = None
+    num_closed: int = 0
+
+    def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
+        path = Path(run_dir) / "lines.txt"
+        if self.fault == "starts again":
+            path.unlink(missing_ok=True)
+        self.file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.file is not None
+        shown = {name: value for name, value in metrics.items() if self.fault != "forgets" or value == 1.5}
+        self.file.write(json.dumps([step, shown], allow_nan=self.fault != "finite") + "\n")
+
+    def log_group(self, step: int, group: Group) -> None:
+        assert self.file is not None
+        encoded = [message["content"] for episode in group.episodes for message in episode.messages]
+        if self.fault == "encodes":
+            "".join(encoded).encode()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        self.num_closed += 1
+        if self.fault == "closes once" and self.num_closed > 1:
+            raise ValueError("closed already")
+
+
+def read_lines(suite: object, run_dir: Path) -> Mapping[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in (run_dir / "lines.txt").read_text().splitlines():
+        step, metrics = json.loads(line)
+        for name, value in metrics.items():
+            found.setdefault(name, []).append((step, value))
+    return found
+
+
+def lines(fault: str) -> Mapping[str, object]:
+    return {"make": lambda self: Lines(fault), "read": read_lines}
+
+
+SINKS: Broken = {
+    "test_every_value_arrives": lines("forgets"),
+    "test_close_is_safe_without_a_step_twice_and_where_open_failed": lines("closes once"),
+    "test_numbers_that_are_not_finite_do_not_end_a_run": lines("finite"),
+    "test_a_resumed_run_goes_on_in_its_folder": lines("starts again"),
+    "test_any_group_can_be_shown": lines("encodes"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passing(Agent):
+    """Passes on what the policy says, with one fault."""
+
+    fault: str = ""
+    shared: dict[str, Any] = field(default_factory=dict)
+
+    async def check(self) -> None:
+        if self.fault == "refuses":
+            raise UserError("no such program")
+
+    async def play(self, context: AgentContext) -> None:
+        done = False
+        if self.fault == "leaves a task":
+            self.shared["task"] = asyncio.create_task(asyncio.sleep(1e6))
+        while not done:
+            messages = context.messages
+            if self.fault == "shares":
+                messages = self.shared.setdefault("messages", messages)
+            said = "apple" if self.fault == "knows" else await asyncio.to_thread(ask, context, messages)
+            done = (await context.answer(said + (f" {random()}" if self.fault == "draws" else ""))).done
+
+    async def close(self) -> None:
+        if self.fault == "closes once" and self.shared.setdefault("closed", False):
+            raise ValueError("closed already")
+        self.shared["closed"] = True
+
+
+class UnfrozenAgent(Passing): ...
+
+
+def ask(context: AgentContext, messages: Sequence[Message]) -> str:
+    body = json.dumps({"model": context.model, "messages": messages}).encode()
+    headers = {"authorization": f"Bearer {context.key}", "content-type": "application/json"}
+    with urlopen(Request(f"{context.url}/v1/chat/completions", body, headers)) as answer:
+        said: str = json.load(answer)["choices"][0]["message"]["content"]
+        return said
+
+
+AGENTS: Broken = {
+    "test_a_recipe_can_choose_it_by_its_import_path": UnfrozenAgent,
+    "test_check_passes_where_it_can_play": lambda: Passing(fault="refuses"),
+    "test_an_episode_is_played_to_its_end": lambda: Passing(fault="knows"),
+    "test_episodes_at_the_same_time_do_not_disturb_each_other": lambda: Passing(fault="shares"),
+    "test_equal_seeds_lead_to_the_same_conversation": lambda: Passing(fault="draws"),
+    "test_nothing_is_left_of_an_episode_that_is_cancelled": lambda: Passing(fault="leaves a task"),
+    "test_close_leaves_nothing_and_is_safe_to_call_twice": lambda: Passing(fault="closes once"),
+}
 BROKEN: Mapping[type[Suite], Broken] = {
-    ToolFormatConformance: FORMATS,
-    SandboxConformance: SANDBOXES,
+    AgentConformance: AGENTS,
+    EnvironmentConformance: ENVIRONMENTS,
     GradingConformance: GRADERS,
+    RewardConformance: REWARDS,
+    SandboxConformance: SANDBOXES,
+    SinkConformance: SINKS,
+    ToolFormatConformance: FORMATS,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -21,9 +21,10 @@ def test_a_broken_promise_is_found_and_quoted(suite: type[Suite], test: str) -> 
     assert str(failed.value).endswith(f"broken promise of {where.replace(':', '.')}: {text!r}")
 
 
-def run(suite: type[Suite], test: str, make: Callable[[], Any]) -> None:
-    """One test of a suite, for what `make` returns."""
-    mine = type("TestMine", (suite,), {"make": lambda self: make(), "walls_s": (0.5,)})
+def run(suite: type[Suite], test: str, broken: Callable[[], Any] | Mapping[str, object]) -> None:
+    """One test of a suite, for what is broken."""
+    given = {"make": lambda self: broken()} if callable(broken) else dict(broken)
+    mine = type("TestMine", (suite,), {"walls_s": (0.5,), **given})
     mine.setup_class()
     try:
         getattr(mine(), test)()
