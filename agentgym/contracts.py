@@ -39,7 +39,7 @@ def check_made(found: object, base: type, what: str) -> None:
     if isinstance(found, type):
         raise ContractError(f"{what}: its factory returned the class {_shown(found)}; return an object of it")
     kind = type(found)
-    names = [name for name in _members(base) if hasattr(found, name)]
+    names = [name for name in _members(base) if _has(found, name)]
     if not names:
         raise ContractError(f"{what}: its factory returned {found!r:.80}; return an object of {_shown(base)}")
     if base in kind.__mro__:
@@ -77,7 +77,7 @@ def _found_in(found: object, base: type) -> Iterator[str]:
         if close := difflib.get_close_matches(name, others, 1, 0.6):
             yield f"did you mean `{name}` by `{close[0]}`?"
     for name, wanted in members.items():
-        if name in missing or not hasattr(found, name):  # what an object sets when it is made
+        if name in missing or not _has(found, name):  # what an object sets when it is made
             continue
         given = inspect.getattr_static(found, name, wanted)  # what only `__getattr__` gives is not looked at
         if given is not wanted and (problem := _form(name, given, wanted)):
@@ -86,8 +86,14 @@ def _found_in(found: object, base: type) -> Iterator[str]:
 
 def _lacking(found: object, members: Mapping[str, object]) -> list[str]:
     """Names of a base class that are missing here. A class that does not inherit it may set values when it is made."""
-    lacking = [name for name in members if not hasattr(found, name)]
+    lacking = [name for name in members if not _has(found, name)]
     return [n for n in lacking if not (isinstance(found, type) and isinstance(members[n], property))]
+
+
+def _has(found: object, name: str) -> bool:
+    """Whether there is such an attribute; a property is not asked, for it may want a started object."""
+    missing = object()
+    return inspect.getattr_static(found, name, missing) is not missing or hasattr(found, name)
 
 
 def _members(base: type) -> dict[str, object]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
+from agentgym.components import name_of
+from agentgym.contracts import check_made
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, Sleeps
@@ -36,8 +38,11 @@ class Generator(ServiceActor):
         self._calls: dict[str, asyncio.Task[object]] = {}
 
     async def on_start(self) -> None:
-        self._engine = self._config.engine.build(self._config, self._model_path)
-        await self._engine.start()
+        chosen = self._config.engine
+        engine = chosen.build(self._config, self._model_path)
+        check_made(engine, GeneratorEngine, f"the generator engine {name_of('generator_engines', chosen)!r}")
+        self._engine = engine
+        await engine.start()
         # else the collector walks through all of torch and vLLM every few ten thousand tokens, half a second each time
         gc.collect()
         gc.freeze()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from agentgym.contracts import Contract
 from agentgym.errors import InfraError
 from agentgym.types import Completion, GenerateRequest
 
@@ -16,7 +18,7 @@ class NotLoaded(InfraError):
     """A version could not be read. The engine is as it was: it goes on with the weights that it has."""
 
 
-class GeneratorEngine(Protocol):
+class GeneratorEngine(Contract, Protocol):
     """Token ids in, token ids with the sampler's log-probabilities out. Lives in one process.
 
     Requests run concurrently (continuous batching). A weight update does not wait for them: they continue under
@@ -24,12 +26,15 @@ class GeneratorEngine(Protocol):
     """
 
     @property
+    @abstractmethod
     def version(self) -> int:
         """The version of the weights that the next token is sampled from."""
         ...
 
+    @abstractmethod
     async def start(self) -> None: ...
 
+    @abstractmethod
     async def generate(self, request: GenerateRequest) -> Completion:
         """Raises ValueError for a request that can't be served, for example a context that is too long.
 
@@ -39,6 +44,7 @@ class GeneratorEngine(Protocol):
         """
         ...
 
+    @abstractmethod
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights under Hugging Face names; every name of the model must be given exactly once.
 
@@ -47,10 +53,12 @@ class GeneratorEngine(Protocol):
         """
         ...
 
+    @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Sums since the start: generator/tokens_total, generator/busy_s, generator/running, generator/waiting."""
         ...
 
+    @abstractmethod
     async def close(self) -> None: ...
 
 

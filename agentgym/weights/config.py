@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentgym.components import component
+from agentgym.components import component, name_of
+from agentgym.contracts import check_made
 from agentgym.weights.store import WeightStore
 
 if TYPE_CHECKING:
@@ -44,4 +45,6 @@ class WeightsConfig:
 
     async def open(self, run: str, *, runtime: Runtime | None = None) -> WeightStore:
         """The chosen store; see `StoreConfig.open`."""
-        return await self.store.open(run, keep=self.keep, runtime=runtime)
+        store = await self.store.open(run, keep=self.keep, runtime=runtime)
+        check_made(store, WeightStore, f"the weight store {name_of('weight_stores', self.store)!r}")
+        return store

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from agentgym.contracts import Contract
 from agentgym.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,15 +33,17 @@ class StoredWeights(Protocol):
     def __iter__(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
-class WeightStore(Protocol):
+class WeightStore(Contract, Protocol):
     """Versions are written once, whole or not at all. Stores are picklable: actors get a copy."""
 
     process_imports: tuple[str, ...]
     """Modules that a process which gets a copy imports before its first actor; usually none."""
 
+    @abstractmethod
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Store weights under Hugging Face names. Raises ValueError when it has that version already."""
 
+    @abstractmethod
     async def get(self, version: int) -> Iterable[tuple[str, Tensor]]:
         """The weights of a version. Raises KeyError, which lists the versions that exist.
 
@@ -47,12 +51,15 @@ class WeightStore(Protocol):
         Tensors may share memory with the store: copy them before the version is deleted.
         """
 
+    @abstractmethod
     async def delete(self, version: int) -> None:
         """Delete a version; one that does not exist is not an error."""
 
+    @abstractmethod
     async def versions(self) -> list[int]:
         """The versions that exist, oldest first."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Free everything; only the owner calls it."""
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bare_backend import BareBackend
 from real_templates import REAL
 
+from agentgym import hookimpl
 from agentgym.errors import UserError
+from agentgym.evals.audit.stage import Stage
+from agentgym.hooks import PluginRegistry
+from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.environments import build_environment
 from agentgym.run.gym import Gym
 from agentgym.run.settle import settle_sampling
 
@@ -57,3 +63,37 @@ async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab, tmp_pat
     await gym.close()
     with pytest.raises(UserError, match="train on sums"):
         await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter())
+
+
+class Runs(BareBackend):
+    """Runs code, and judges nothing."""
+
+    name = "runs"
+
+    async def start(self):
+        pytest.fail("it was started")
+
+
+class Plugin:
+    @hookimpl
+    def sandboxes(self):
+        return {"runs": lambda options: Runs()}
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "envs check"])
+async def test_graded_tasks_are_refused_before_anything_starts(lab, tmp_path, command):
+    registry = PluginRegistry.discover()
+    registry.register(Plugin(), "runs")
+    recipe = lab.recipe("env.name=code_exec", "sandbox.name=runs")
+    with pytest.raises(UserError, match=r"'runs' runs code and judges no solutions.*take one of: .*bubblewrap"):
+        if command == "envs check":
+            environment = build_environment(registry, "code_exec", {})
+            drawn = Stage.open(
+                environment, environment.tasks("test"), registry, rewards={}, sandbox="runs", sandbox_options={},
+                config=RolloutConfig(), say=print,
+            )  # fmt: skip
+            async with drawn:
+                pass
+        else:
+            settled = settle_sampling(recipe, tmp_path, print, registry)
+            await Gym.open(settled, lab.reporter(), training=command == "train")
