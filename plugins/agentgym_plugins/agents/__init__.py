@@ -11,9 +11,13 @@ from agentgym.hooks import hookimpl
 def agents() -> Mapping[str, str]:
     here = "agentgym_plugins.agents"
     return {
+        "claude_code": f"{here}.cli_agents:ClaudeCode",
+        "codex": f"{here}.cli_agents:Codex",
         "command": f"{here}.command:Command",
         "function": f"{here}.function:Function",
         "mini_swe": f"{here}.mini_swe:MiniSwe",
+        "opencode": f"{here}.cli_agents:OpenCode",
         "openai_agents": f"{here}.openai_agents:OpenaiAgents",
+        "qwen_code": f"{here}.cli_agents:QwenCode",
         "smolagents": f"{here}.smol:Smolagents",
     }

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +23,7 @@ from agentgym.sandbox import Limits
 from agentgym.types import Json
 from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
 
-PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt")
+PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt", "instructions")
 KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
 MAX_FILES: Final = 100
 MAX_FILE_CHARS: Final = 4000
@@ -33,26 +33,19 @@ MAX_PROCESSES: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Agent):
-    """Any program, started in a folder of its own; what it writes is the answer.
+class StartedProgram(Agent):
+    """A program that is started in a folder of its own, once for each answer; what it writes is the answer.
 
     It has OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY and AGENTGYM_TASK, the path of a JSON
-    file with `messages` and `tools`. Of our own variables it has PATH and the like; its home is its work folder, which
-    is deleted afterwards. An environment that answers back has it started again, with the conversation so far in
-    AGENTGYM_TASK.
+    file with `messages` and `tools`. Of our own variables it has PATH and the like.
     """
 
-    argv: tuple[str, ...]
-    """The program and its arguments; {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed} and {prompt} are
-    replaced."""
-    where: Literal["process", "session"] = "process"
-    """In a process of ours, or inside the episode's sandbox session, with its files and without any network: there the
-    endpoint is on the session's loopback interface, {folder} is the workdir in which it starts, and the image must have
-    the program."""
     answer_file: str = ""
     """The file of its work folder that holds the answer; empty takes what it writes to standard output."""
     environ: dict[str, str] = field(default_factory=dict)
     """Environment variables that it gets besides."""
+    drops: tuple[str, ...] = ()
+    """Fields of its requests that cannot be honoured and are dropped, as output_config.format, instead of refused."""
     time_s: float = 0.0
     """Seconds of one start; 0 leaves it the episode's time."""
     memory_mib: int = 2048
@@ -63,13 +56,91 @@ class Command(Agent):
     """Programs that run at the same time; the others wait."""
 
     def __post_init__(self) -> None:
-        if not self.argv:
-            raise ValueError("argv is empty; give the program and its arguments, as [python, my_agent.py]")
         if self.time_s < 0 or self.memory_mib < 0 or self.output_mib < 1 or self.at_once < 1:
             raise ValueError(
                 f"time_s {self.time_s:g} and memory_mib {self.memory_mib} must be at least 0, output_mib "
                 f"{self.output_mib} and at_once {self.at_once} at least 1"
             )
+
+    def words(self, *, again: bool) -> Sequence[str]:
+        """The program and its arguments, with placeholders. again: the environment has answered its last answer."""
+        raise NotImplementedError
+
+    def split(self, argv: Sequence[str]) -> Sequence[str]:
+        """The arguments as the program is started with them."""
+        return argv
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        """Its own environment variables. home: its HOME, in which its settings can be written."""
+        return {}
+
+    @cached_property
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.at_once)
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        return self._slots
+
+    async def close(self) -> None:
+        vars(self).pop("_slots", None)  # another run has another event loop
+
+    async def play(self, context: AgentContext) -> None:
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-"))
+        try:
+            again = False
+            while not (await context.answer(await self._run(context, folder, again=again))).done:
+                again = True
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _run(self, context: AgentContext, folder: Path, *, again: bool) -> str:
+        """Start it once, and wait for its end; returns its answer."""
+        work, home, task = folder / "work", folder / "home", folder / "task.json"
+        work.mkdir(exist_ok=True)
+        home.mkdir(exist_ok=True)
+        given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
+        task.write_text(json.dumps(given), encoding="utf-8")
+        variables = await asyncio.to_thread(self.variables, context, home)
+        shared = environ_of(context, context.url, str(task))
+        program = Program(
+            self.split(arguments_of(self.words(again=again), context, context.url, str(task), str(work))),
+            folder=work,
+            environ={"HOME": str(home), **shared, **variables, **self.environ},
+            memory_mib=self.memory_mib,
+            output_mib=self.output_mib,
+        )
+        try:
+            output = await program.run(self.time_s)
+        finally:
+            context.note("output", program.output[-KEPT_BYTES:])
+            context.note("errors", program.errors)
+            context.note("exit", program.exit_code)
+            context.note("files", await asyncio.to_thread(_files, work))
+        if self.answer_file:
+            return await asyncio.to_thread(_read, work, self.answer_file)
+        return output.strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(StartedProgram):
+    """Any program, started in a folder of its own; what it writes is the answer.
+
+    Its home is a folder of the episode's. An environment that answers back has it started again, with the
+    conversation so far in AGENTGYM_TASK.
+    """
+
+    argv: tuple[str, ...]
+    """The program and its arguments; {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed}, {prompt} (the
+    last message) and {instructions} (all of them) are replaced."""
+    where: Literal["process", "session"] = "process"
+    """In a process of ours, or inside the episode's sandbox session, with its files and without any network: there the
+    endpoint is on the session's loopback interface, {folder} is the workdir in which it starts, and the image must have
+    the program."""
+
+    def __post_init__(self) -> None:
+        if not self.argv:
+            raise ValueError("argv is empty; give the program and its arguments, as [python, my_agent.py]")
+        super().__post_init__()
 
     @property
     def wants_session(self) -> bool:
@@ -85,28 +156,14 @@ class Command(Agent):
                 f"({os.environ.get('PATH', '')}) finds it"
             )
 
-    @cached_property
-    def _slots(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self.at_once)
-
-    def slot(self) -> AbstractAsyncContextManager[None]:
-        return self._slots
-
-    async def close(self) -> None:
-        vars(self).pop("_slots", None)  # another run has another event loop
+    def words(self, *, again: bool) -> Sequence[str]:
+        return self.argv
 
     async def play(self, context: AgentContext) -> None:
         if self.where == "session":
             await self._play_inside(context)
-            return
-        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-")
-        try:
-            while True:
-                text = await self._run(context, Path(folder))
-                if (await context.answer(text)).done:
-                    return
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        else:
+            await super().play(context)
 
     async def _play_inside(self, context: AgentContext) -> None:
         session, url = await url_inside(context)
@@ -120,60 +177,40 @@ class Command(Agent):
             output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
         )
         while True:
-            argv = self._arguments(context, url, TASK, ".")
-            environ = self._environ(context, url, TASK) | self.environ
+            argv = arguments_of(self.argv, context, url, TASK, ".")
+            environ = environ_of(context, url, TASK) | self.environ
             text = await run_inside(context, session, argv, environ, answer_file=self.answer_file, limits=limits)
             if (await context.answer(text)).done:
                 return
 
-    async def _run(self, context: AgentContext, folder: Path) -> str:
-        """Start it once, and wait for its end; returns its answer."""
-        work = folder / "work"
-        work.mkdir(exist_ok=True)
-        task = folder / "task.json"
-        given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
-        task.write_text(json.dumps(given), encoding="utf-8")
-        program = Program(
-            self._arguments(context, context.url, str(task), str(work)),
-            folder=work,
-            environ={"HOME": str(work), **self._environ(context, context.url, str(task)), **self.environ},
-            memory_mib=self.memory_mib,
-            output_mib=self.output_mib,
-        )
-        try:
-            output = await program.run(self.time_s)
-        finally:
-            context.note("output", program.output[-KEPT_BYTES:])
-            context.note("errors", program.errors)
-            context.note("exit", program.exit_code)
-            context.note("files", await asyncio.to_thread(_files, work))
-        if self.answer_file:
-            return await asyncio.to_thread(_read, work, self.answer_file)
-        return output.strip()
 
-    def _environ(self, context: AgentContext, url: str, task: str) -> dict[str, str]:
-        return {
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": context.key,
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": context.key,
-            "AGENTGYM_TASK": task,
-            "AGENTGYM_MODEL": context.model,
-        }
+def environ_of(context: AgentContext, url: str, task: str) -> dict[str, str]:
+    """What the vendors' clients read by themselves, and where the task is."""
+    return {
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": context.key,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": context.key,
+        "AGENTGYM_TASK": task,
+        "AGENTGYM_MODEL": context.model,
+    }
 
-    def _arguments(self, context: AgentContext, url: str, task: str, work: str) -> list[str]:
-        users = [message["content"] for message in context.messages if message["role"] == "user"]
-        values: Mapping[str, str] = {
-            "url": url,
-            "openai_url": f"{url}/v1",
-            "key": context.key,
-            "model": context.model,
-            "task": task,
-            "folder": work,
-            "seed": str(context.seed),
-            "prompt": users[-1] if users else "",
-        }
-        return [_filled(word, values) for word in self.argv]
+
+def arguments_of(words: Sequence[str], context: AgentContext, url: str, task: str, work: str) -> list[str]:
+    """The words with their placeholders replaced."""
+    users = [message["content"] for message in context.messages if message["role"] == "user"]
+    values: Mapping[str, str] = {
+        "url": url,
+        "openai_url": f"{url}/v1",
+        "key": context.key,
+        "model": context.model,
+        "task": task,
+        "folder": work,
+        "seed": str(context.seed),
+        "prompt": users[-1] if users else "",
+        "instructions": "\n\n".join(message["content"] for message in context.messages),
+    }
+    return [_filled(word, values) for word in words]
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

@@ -44,17 +44,22 @@ async def test_claude_code_plays_an_episode(play, tmp_path, flags) -> None:
     assert len(played.episode.turns) == 2 and played.num_branches == 1
 
 
-async def test_codex_plays_an_episode(play, tmp_path) -> None:
-    played = play(calling("exec_command", '{"cmd": "printf hello > a.txt"}'), "Written.", max_tokens=1_000_000)
+@pytest.mark.parametrize("compacts", [False, True])
+async def test_codex_plays_an_episode(play, tmp_path, compacts) -> None:
+    """Compacting is the policy's work, too: what it wrote is a branch, trained as it was sampled."""
+    shell = calling("exec_command", '{"cmd": "printf hello > a.txt"}')
+    says = [shell, "So far: a.txt is written.", "Written."] if compacts else [shell, "Written."]
+    played = play(*says, max_tokens=1_000_000)
     config = tmp_path / "home" / ".codex" / "config.toml"
     config.parent.mkdir(parents=True)
+    limit = "model_context_window = 64000\nmodel_auto_compact_token_limit = 2000\n" if compacts else ""
     config.write_text(
-        'model = "policy"\nmodel_provider = "gym"\n[model_providers.gym]\nname = "gym"\n'
+        f'model = "policy"\nmodel_provider = "gym"\n{limit}[model_providers.gym]\nname = "gym"\n'
         f'base_url = "{played.url}/v1"\nenv_key = "OPENAI_API_KEY"\nwire_api = "responses"\n'
     )
     argv = [CODEX, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", FULL[1]]
     said = await run(tmp_path, argv, OPENAI_API_KEY=played.key)
     assert (tmp_path / "work" / "a.txt").read_text() == "hello" and "Written." in said
     played.prove()
-    assert len(played.episode.turns) == 2 and played.num_branches == 1
-    assert played.episode.info["agent"] == {"not_honoured": {"dropped tool web_search": 2}}
+    assert len(played.episode.turns) == len(says) and played.num_branches == (3 if compacts else 1)
+    assert played.episode.info["agent"]["not_honoured"]["dropped tool web_search"] >= 2

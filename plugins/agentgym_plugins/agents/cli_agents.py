@@ -1,0 +1,209 @@
+"""The command-line agents that people use, unchanged: what each needs to work without a person and without a network.
+
+A program's settings are written into its empty home; its telemetry, updates and calls that name a session are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from agentgym.agents import AgentContext
+from agentgym.errors import UserError
+from agentgym_plugins.agents.command import StartedProgram
+
+VERSION_S = 60.0
+TASK = "{instructions}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CliAgent(StartedProgram):
+    """A command-line agent, started in an empty folder with the task as its prompt; its last message is the answer."""
+
+    package: ClassVar[str]
+    """On npm, with the version that was tested."""
+    continues: ClassVar[Sequence[str]]
+    """Words that have it go on with its last conversation, before the prompt."""
+
+    program: str
+    """The program: its name on PATH, or its path."""
+    flags: tuple[str, ...] = ()
+    """More of its own options, before the prompt."""
+    context_tokens: int = 32_000
+    """At how many tokens of a conversation it compacts it; give what rollout.max_episode_tokens leaves."""
+    memory_mib: int = 0
+    """Memory of each of its processes, in MiB; 0 is no limit. JavaScript engines reserve far more than they use."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context_tokens < 1000:
+            raise ValueError(f"context_tokens is {self.context_tokens}; give at least 1000")
+
+    @abstractmethod
+    def options(self) -> Sequence[str]:
+        """The options with which it asks nobody and ends by itself, a subcommand before them."""
+
+    def words(self, *, again: bool) -> Sequence[str]:
+        went_on = self.continues if again else ()
+        return (self.program, *self.options(), *self.flags, *went_on, "--", "{prompt}" if again else TASK)
+
+    async def check(self) -> None:
+        """Raises UserError for a program that is missing or does not start."""
+        if shutil.which(self.program, path=self.environ.get("PATH")) is None:
+            raise UserError(
+                f"agent.program: there is no program {self.program!r}; `npm install -g {self.package}` installs the "
+                "tested one, or give its path"
+            )
+        await self.version()
+
+    async def version(self) -> str:
+        """What the program says of its version. Raises UserError where it does not start."""
+        process = await asyncio.create_subprocess_exec(
+            self.program,
+            "--version",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent", **self.environ},
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), VERSION_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise UserError(f"`{self.program} --version` did not end within {VERSION_S:g} s") from None
+        said = output.decode("utf-8", "replace").strip()
+        if process.returncode:
+            raise UserError(f"`{self.program} --version` ended with {process.returncode}: {said[-500:]}")
+        return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaudeCode(CliAgent):
+    """Anthropic's Claude Code, with its tools for commands and files; its prompt is short with `--bare`."""
+
+    package = "@anthropic-ai/claude-code@2.1.332"
+    continues = ("--continue",)
+
+    program: str = "claude"
+    bare: bool = True
+    """Its short system prompt of 4 KB and three tools, instead of 50 KB and all of them."""
+
+    def options(self) -> Sequence[str]:
+        return "-p", *(["--bare"] if self.bare else []), "--permission-mode", "bypassPermissions"
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        least = 100_000  # it takes no smaller one, and compacts when the endpoint refuses a prompt as too long
+        window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(self.context_tokens)} if self.context_tokens >= least else {}
+        return {
+            **window,
+            "ANTHROPIC_MODEL": context.model,
+            "ANTHROPIC_SMALL_FAST_MODEL": context.model,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "IS_SANDBOX": "1",  # or it refuses to run as root without asking for permissions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codex(CliAgent):
+    """OpenAI's Codex, with its tools for commands; sub-agents, goals and search on the web are off."""
+
+    package = "@openai/codex@0.171.0"
+    continues = ("resume", "--last")
+
+    program: str = "codex"
+
+    def options(self) -> Sequence[str]:
+        return "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        config = home / ".codex" / "config.toml"
+        config.parent.mkdir(exist_ok=True)
+        text = {  # a string of JSON is one of TOML
+            "model": context.model, "model_provider": "endpoint", "web_search": "disabled",
+            "model_reasoning_summary": "none", "model_context_window": self.context_tokens,
+            "model_auto_compact_token_limit": self.context_tokens * 9 // 10,
+        }  # fmt: skip
+        provider = {
+            "name": "endpoint", "base_url": f"{context.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses",
+        }  # fmt: skip
+        tables = {
+            "features": {"goals": False}, "agents": {"enabled": False}, "analytics": {"enabled": False},
+            "model_providers.endpoint": provider,
+        }  # fmt: skip
+        lines = [f"{name} = {json.dumps(value)}" for name, value in text.items()]
+        for name, values in tables.items():
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenCode(CliAgent):
+    """OpenCode; it is not asked to compact, because it never ends when its own prompt exceeds the limit."""
+
+    package = "opencode-ai@1.18.33"
+    continues = ("--continue",)
+
+    program: str = "opencode"
+
+    def options(self) -> Sequence[str]:
+        return "run", "-m", "endpoint/{model}", "--title", "task"
+
+    def split(self, argv: Sequence[str]) -> Sequence[str]:
+        """Word by word: it puts an argument with spaces into quotes, and joins all by spaces."""
+        return *argv[:-1], *argv[-1].split(" ")
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        limit = {"context": self.context_tokens, "output": self.context_tokens // 4}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{context.url}/v1", "apiKey": context.key},
+            "models": {context.model: {"name": context.model, "limit": limit}},
+        }
+        config = {
+            "provider": {"endpoint": provider}, "permission": {"bash": "allow", "edit": "allow"},
+            "share": "disabled", "autoupdate": False, "compaction": {"auto": False},
+        }  # fmt: skip
+        file = home / ".config" / "opencode" / "opencode.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(config), encoding="utf-8")
+        names = ("MODELS_FETCH", "AUTOUPDATE", "SHARE", "LSP_DOWNLOAD")
+        return {f"OPENCODE_DISABLE_{name}": "1" for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QwenCode(CliAgent):
+    """Qwen Code, with all of its tools: a prompt of 77 KB."""
+
+    package = "@qwen-code/qwen-code@0.24.4"
+    continues = ("--continue",)
+
+    program: str = "qwen"
+
+    def options(self) -> Sequence[str]:
+        return "--yolo", "--auth-type", "openai"
+
+    def words(self, *, again: bool) -> Sequence[str]:
+        went_on = self.continues if again else ()
+        prompt = "{prompt}" if again else TASK
+        return (self.program, *self.options(), *self.flags, *went_on, f"--prompt={prompt}")
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        settings = {
+            "memory": {f"enable{name}": False for name in ("ManagedAutoMemory", "ManagedAutoDream", "AutoSkill")},
+            "general": {"enableAutoUpdate": False},
+            "privacy": {"usageStatisticsEnabled": False},
+        }
+        file = home / ".qwen" / "settings.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(settings), encoding="utf-8")
+        return {"OPENAI_MODEL": context.model}

@@ -1,0 +1,83 @@
+"""The command-line agents: unchanged, from npm, each with its own settings; what is missing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentgym.env import Environment, Reply
+from agentgym.errors import UserError
+from agentgym.rollout.config import RolloutConfig
+from agentgym.testing import play_agent
+from agentgym.types import Stop, Task
+from agentgym_plugins.agents.cli_agents import ClaudeCode, Codex, OpenCode, QwenCode
+
+BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
+WRITE = "printf hello > a.txt"
+AGENTS = {
+    "claude_code": (ClaudeCode(program=f"{BIN}/claude"), "Bash", {"command": WRITE, "description": "Write"}),
+    "claude_code_full": (
+        ClaudeCode(program=f"{BIN}/claude", bare=False), "Bash", {"command": WRITE, "description": "Write"},
+    ),
+    "codex": (Codex(program=f"{BIN}/codex"), "exec_command", {"cmd": WRITE}),
+    "opencode": (OpenCode(program=f"{BIN}/opencode"), "bash", {"command": WRITE, "description": "Write"}),
+    "qwen_code": (
+        QwenCode(program=f"{BIN}/qwen"), "run_shell_command",
+        {"command": WRITE, "is_background": False, "description": "Write"},
+    ),
+}  # fmt: skip
+
+
+class TwoQuestions(Environment[None]):
+    """Asks twice; the second question begins as an option would."""
+
+    name = "two_questions"
+    rewards = {"success": 1.0}
+    max_turns = 2
+
+    def tasks(self, split, seed=0):
+        rules, asks = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write hello."}
+        yield Task(task_id="t", prompt=(rules, asks))
+
+    async def start(self, context):
+        return None
+
+    async def reply(self, context):
+        context.info["success"] = context.messages[-1]["content"] == "Once more."
+        if context.turn == 2:
+            return Reply(done=True)
+        return Reply(messages=({"role": "user", "content": "-- And once more?"},))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("name", AGENTS)
+async def test_a_command_line_agent_uses_its_tool_and_goes_on_with_its_conversation(name):
+    agent, tool, arguments = AGENTS[name]
+    call = {"function": {"name": tool, "arguments": arguments}}
+    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Written.", "Once more."]
+    prompts = []
+
+    def policy(prompt):
+        prompts.append(prompt)
+        return replies[len(prompts) - 1]
+
+    config = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
+    episode = await play_agent(agent, TwoQuestions(), policy, config=config)
+    notes = episode.info["agent"]
+    assert episode.stop is Stop.DONE and episode.info["success"] is True, notes
+    assert notes["files"] == {"a.txt": "hello"} and len(prompts) == 3  # no call names a session, or remembers
+    assert "Be brief.\n\nWrite hello." in prompts[0] and "-- And once more?" in prompts[2]
+    rewrites = name == "qwen_code"  # it puts the date into what it said before
+    assert bool(episode.branch_reasons) == rewrites, episode.branch_reasons
+
+
+@pytest.mark.parametrize("kind", [ClaudeCode, Codex, OpenCode, QwenCode])
+async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_path):
+    with pytest.raises(UserError, match=f"no program 'no-such'; `npm install -g {kind.package}`"):
+        await kind(program="no-such").check()
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho no node here; exit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(UserError, match=r"broken --version` ended with 3: no node here"):
+        await kind(program=str(broken)).check()
