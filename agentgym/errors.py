@@ -15,7 +15,12 @@ class UserError(ValueError):
 
 
 class InfraError(RuntimeError):
-    """A part of the system failed, not the agent: the work is retried, then left out, never scored 0."""
+    """A part of the system failed, not the agent: the work is retried, then left out, never scored 0.
+
+    source: the part, as `sandbox:NAME`, where the one that called it knows.
+    """
+
+    source: str = ""
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import math
 import os
 import signal
@@ -252,9 +253,9 @@ def line_in(frame: FrameType | None, *, installed: bool = True) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The line of plugin code that raised it, as `my_env.py:77 in reply`; "" for none."""
-    trace = reversed([*walk_tb(error.__traceback__)])
-    return _line((one.f_code.co_filename, line, one.f_code.co_name) for one, line in trace)
+    """The line of plugin code that raised it, or called what raised it, as `my_env.py:77 in reply`; "" for none."""
+    trace = [(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walk_tb(error.__traceback__)]
+    return _line(itertools.dropwhile(lambda one: one[0].startswith(PACKAGE), reversed(trace)))
 
 
 def _line(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
@@ -263,7 +264,9 @@ def _line(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
     for file, line, name in stack:
         if file.startswith(PACKAGE):
             break
-        if not file.startswith(("<frozen", "<string")) and (not file.startswith(STDLIB) or _root(file)):
+        if _root(file) == "pluggy" or file.startswith(("<frozen", "<string")):
+            continue
+        if not file.startswith(STDLIB) or _root(file):
             found.append((file, line, name))
     if not found or (_root(found[-1][0]) and not installed):
         return ""

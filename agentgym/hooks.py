@@ -33,6 +33,7 @@ from agentgym.hook_specs import SinkFactory as SinkFactory
 from agentgym.hook_specs import hookimpl as hookimpl
 from agentgym.hook_specs import hookspec as hookspec
 from agentgym.import_path import import_class, import_object, is_import_path
+from agentgym.plugin_errors import blamed, detail_of
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.sinks import MetricSink
@@ -180,7 +181,8 @@ class PluginRegistry:
         plugin = factory if isinstance(factory, SandboxPlugin) else SandboxPlugin(create=factory)
 
         def create(options: SandboxOptions) -> SandboxBackend:
-            return _made(lambda: plugin.create(options), SandboxBackend, f"sandbox {name!r}", record)
+            with blamed("sandbox", plugin.create, name):
+                return _made(lambda: plugin.create(options), SandboxBackend, f"sandbox {name!r}", record)
 
         return replace(plugin, create=create)
 
@@ -194,7 +196,12 @@ class PluginRegistry:
     def sink(self, name: str) -> SinkFactory:
         """Makes the sink of that name; raises UserError, with the plugin, for one that is incomplete."""
         factory, record = cast("tuple[SinkFactory, PluginRecord]", self._offer("sinks", name))
-        return lambda: _made(factory, MetricSink, f"sink {name!r}", record)
+
+        def make() -> MetricSink:
+            with blamed("sink", factory, name):
+                return _made(factory, MetricSink, f"sink {name!r}", record)
+
+        return make
 
     def component(self, kind: ComponentKind, name: str) -> type:
         """The class of a component: one of ours, a plugin's, or that of an import path."""
@@ -303,7 +310,7 @@ class PluginRegistry:
 
     def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
         record.status = PluginStatus.FAILED
-        record.error = f"{type(error).__name__}: {error}"
+        record.error = f"{type(error).__name__}: {detail_of(error)}"
         record.trace = "".join(traceback.format_exception(error))
         log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 

@@ -118,6 +118,10 @@ class LoggingConfig:
     """Plugins that get the metrics besides the run's own files: tensorboard, wandb, mlflow, trackio or your own."""
     episodes_every: int = 10
     """Steps between the tables of a group's episodes in sinks that show them; 0 shows none."""
+    sink_errors: Literal["leave_out", "end"] = "leave_out"
+    """What follows when a sink raises or hangs: it gets nothing more, with a warning that names it; or the run ends."""
+    sink_timeout_s: float = 300.0
+    """Seconds that one call of a sink may take; then it hangs. Raise it for one that uploads much when it closes."""
     save_episodes: bool = True
     """Save every episode in the run's folder; without them nothing can be read, rescored or replayed later."""
     trainer_logprobs: bool = True
@@ -126,6 +130,8 @@ class LoggingConfig:
     def __post_init__(self) -> None:
         if self.episodes_every < 0:
             raise ValueError(f"logging.episodes_every is {self.episodes_every}; give 0 for none, or more")
+        if not self.sink_timeout_s > 0:
+            raise ValueError(f"logging.sink_timeout_s is {self.sink_timeout_s}; give seconds above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
-"""Where a run's metrics go besides its own folder, and a few of its episodes where the place can show a table."""
+"""Where a run's metrics go besides its own folder, and its episodes where the place takes them."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from agentgym.contracts import Contract
 from agentgym.types import Episode, Group, Json
@@ -27,8 +29,29 @@ COLUMNS = (
 """Of a table of episodes."""
 
 
+Source: TypeAlias = Literal["train", "eval", "sft"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEpisodes:
+    """Episodes of a step or of an evaluation. They are the run's own objects: read them, and change nothing.
+
+    source: `train`; `eval`, held-out tasks played with the weights after the step, a group for each task; `sft`,
+    conversations that the step imitated, a group for each: nobody sampled or scored them, so their log-probabilities
+    are 0.0. groups: those that were trained or evaluated. skipped: those that the step played and did not train.
+    """
+
+    step: int
+    source: Source
+    groups: Sequence[Group]
+    skipped: Sequence[Group] = ()
+
+
 class MetricSink(Contract, Protocol):
-    """Opened when the run starts, told every step, closed when it ends, however it ends."""
+    """Opened when the run starts, told every step, closed when it ends, however it ends.
+
+    A thread of its own calls it, so it may block; see `logging.sink_timeout_s` and `logging.sink_errors`.
+    """
 
     @abstractmethod
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None: ...
@@ -47,6 +70,41 @@ class GroupSink(Protocol):
     def log_group(self, step: int, group: Group) -> None:
         """A group that the step trained on, every `logging.episodes_every` steps, before the step's `log`."""
         ...
+
+
+@runtime_checkable
+class EpisodeSink(Protocol):
+    """A metric sink that gets episodes: it has this method besides its others.
+
+    An attribute `episodes_share`, above 0 up to 1, gives it that share of the groups, always the same ones; without it
+    it gets all. A run waits for a sink that is many steps behind, and says so.
+    """
+
+    def log_episodes(self, played: StepEpisodes) -> None:
+        """The episodes of a step, before its `log`; of an evaluation, when it has ended."""
+        ...
+
+
+def share_of(sink: MetricSink) -> float:
+    """The share of the groups that it gets, 0.0 for none. Raises ValueError for a share that is not one."""
+    share: object = getattr(sink, "episodes_share", 1.0)
+    if not isinstance(sink, EpisodeSink):
+        return 0.0
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ValueError(f"its `episodes_share` is {share!r}; give a number above 0, at most 1")
+    return float(share)
+
+
+def chosen(played: StepEpisodes, share: float) -> StepEpisodes:
+    """A share of the groups. The choice depends on the step and the group alone."""
+    if share == 1.0:
+        return played
+
+    def is_in(group: Group) -> bool:
+        return zlib.crc32(f"{played.source}/{played.step}/{group.group_id}".encode()) < share * 2**32
+
+    groups, skipped = filter(is_in, played.groups), filter(is_in, played.skipped)
+    return StepEpisodes(step=played.step, source=played.source, groups=tuple(groups), skipped=tuple(skipped))
 
 
 def show_group(sink: MetricSink, step: int, group: Group) -> None:

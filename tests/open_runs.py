@@ -13,7 +13,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.group import InfraMonitor
 from agentgym.rollout.tasks import TaskStream
 from agentgym.run.async_run import AsyncRun
-from agentgym.run.background import Background, Sinks
+from agentgym.run.background import Background
 from agentgym.run.changes import Changes
 from agentgym.run.control import Control, StepLock
 from agentgym.run.engines import Engines
@@ -21,6 +21,7 @@ from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.resume import RunState, StartPoint
 from agentgym.run.session import Session
 from agentgym.run.settle import settle_served
+from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
 from agentgym.types import Group, Task

@@ -60,12 +60,14 @@ def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> i
 
 def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> int:
     """What only a command needs is imported here: `agentgym --help` takes no time."""
+    from contextlib import nullcontext
     from dataclasses import replace
 
     from agentgym.cli.jobs import Jobs, JobShell
     from agentgym.cli.logs import warnings_to
     from agentgym.commands.stopping import stoppable
     from agentgym.hooks import PluginRegistry
+    from agentgym.plugin_errors import blamed, origin_of
 
     if shell is None:
         shell = JobShell(out=out, err=err, jobs=Jobs, plugins=PluginRegistry.discover)
@@ -80,12 +82,14 @@ def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> 
         if command.TAKES_OVERRIDES and (asked := _setting_asked_for(rest)):
             command, rest = load_command("settings"), [asked]
         parser = Parser(prog=f"agentgym {name}", description=command.DESCRIPTION.strip(), examples=command.EXAMPLES)
-        command.add_arguments(parser)
+        with blamed("command", command.run, name):
+            command.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
         overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
         arguments = parser.parse_strictly(others)
         arguments.overrides, arguments.words = overrides, rest
-        return command.run(arguments, shell)
+        with blamed("command", command.run, name) if origin_of(command.run) else nullcontext():
+            return command.run(arguments, shell)
 
 
 def _setting_asked_for(words: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Final, NoReturn, Protocol
 from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Reply
 from agentgym.errors import InfraError, UserError, waited_for
+from agentgym.plugin_errors import origin_of
 from agentgym.policies.conversation import CallHandler, EpisodeHandler
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.episode import EpisodePlayer
@@ -132,7 +133,7 @@ class AgentPlayer(EpisodePlayer):
             assert context.failure.__cause__ is not None
             if (cause := waited_for(context.failure.__cause__)) is not None:
                 episode.stop = Stop.TIME
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from context.failure
+                raise EpisodeBroken.by(runner.of_sandbox, cause, retry=True) from context.failure
             in_time = False
         elif context.failure is not None:
             raise context.failure
@@ -142,7 +143,7 @@ class AgentPlayer(EpisodePlayer):
             raise handler.broken
         error = None if playing.cancelled() or not playing.done() else playing.exception()
         if error is not None:
-            context.note("failure", _described(error))
+            context.note("failure", _described(error, self.name, self.agent))
         if not in_time:
             self._end_at_limit(runner)
         elif episode.stop is not None:
@@ -150,7 +151,7 @@ class AgentPlayer(EpisodePlayer):
         elif isinstance(error, (InfraError, UserError)):
             raise EpisodeBroken.by(f"agent:{self.name}", error, retry=isinstance(error, InfraError)) from error
         elif error is not None and (infra := waited_for(error)) is not None:
-            raise EpisodeBroken.by("sandbox", infra, retry=True) from error
+            raise EpisodeBroken.by(runner.of_sandbox, infra, retry=True) from error
         elif error is not None:
             episode.stop, episode.outcome = Stop.AGENT, Outcome.INVALID
         else:
@@ -301,8 +302,9 @@ async def _ended(playing: asyncio.Task[None]) -> None:
         log.warning("%s did not end within %g s of being cancelled", playing.get_name(), CLEANUP_S)
 
 
-def _described(error: BaseException) -> dict[str, Json]:
+def _described(error: BaseException, name: str, agent: Agent) -> dict[str, Json]:
     if isinstance(error, AgentFailed):
         return {"kind": error.kind, "message": error.message[-MAX_FAULT_CHARS:]}
     text = "".join(traceback.format_exception(error))
-    return {"kind": type(error).__name__, "message": text[-MAX_FAULT_CHARS:]}
+    whose = f" (agent {name!r}{origin_of(agent, ', {}')})"
+    return {"kind": type(error).__name__, "message": f"{text.rstrip()[-MAX_FAULT_CHARS:]}{whose}"}

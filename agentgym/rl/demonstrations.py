@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 
+from agentgym.rollout.token_prefix import TokenPrefix
 from agentgym.text.chat import ChatRenderer
-from agentgym.types import Json, Message, Sample
+from agentgym.types import Episode, FinishReason, Json, Message, Sample, Task, Turn, VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,29 @@ class Written:
             advantages=zeros,
             versions=tuple(mask - 1 for mask in self.trained),
         )
+
+    def episode(self, messages: Sequence[Message]) -> Episode:
+        """The conversation as an episode that nobody sampled: log-probabilities are 0.0, versions -1.
+
+        messages: of the conversation.
+        """
+        ids, turns = array("I"), list[Turn]()
+        for is_trained, run in groupby(zip(self.token_ids, self.trained, strict=True), lambda pair: pair[1]):
+            piece = tuple(token for token, _ in run)
+            if is_trained:
+                turns.append(
+                    Turn(
+                        prompt_ids=TokenPrefix(ids),
+                        completion_ids=piece,
+                        logprobs=(0.0,) * len(piece),
+                        versions=(VersionSpan(version=-1, start=0, end=len(piece)),),
+                        finish_reason=FinishReason.STOP,
+                    )
+                )
+            ids.extend(piece)
+        opening = tuple(takewhile(lambda message: message["role"] != "assistant", messages))
+        task = Task(task_id=self.name, prompt=opening)
+        return Episode(episode_id=self.name, task=task, seed=0, messages=[*messages], turns=turns)
 
 
 def written(demonstration: Demonstration, renderer: ChatRenderer) -> Written:

@@ -9,9 +9,10 @@ from typing import Any
 from agentgym.contracts import ContractError, check_made
 from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError, nearest
-from agentgym.held_loop import limited, line_of
+from agentgym.held_loop import limited
 from agentgym.hooks import PluginRegistry
 from agentgym.import_path import is_import_path
+from agentgym.plugin_errors import detail_of
 from agentgym.tools import Toolbox
 from agentgym.types import Json
 
@@ -44,13 +45,13 @@ def build_environment(registry: PluginRegistry, name: str, options: Mapping[str,
             environment = factory(**options)
     except (UserError, InfraError):
         raise
-    except Exception as error:  # plugin code: anything may come
-        line = f", at {found}" if (found := line_of(error)) else ""
+    except (Exception, SystemExit) as error:  # plugin code: anything may come
+        said = detail_of(error, factory)
         if isinstance(error, (TypeError, ValueError)):
             given = f"refused its options {dict(options)}" if options else "could not be built without options"
-            message = f"environment {name!r} {given}: {error}{line}"
+            message = f"environment {name!r} {given}: {said}"
         else:
-            message = f"environment {name!r} could not be built: {type(error).__name__}: {error}{line}"
+            message = f"environment {name!r} could not be built: {type(error).__name__}: {said}"
         raise UserError(message) from error
     try:
         check_made(environment, Environment, f"environment {name!r}")

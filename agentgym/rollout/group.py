@@ -36,22 +36,27 @@ class InfraMonitor:
         self._recent: deque[Episode] = deque(maxlen=window)
         self._at_least = at_least
         self.total = 0
+        self._over: InfraError | None = None
 
     def add(self, episode: Episode) -> None:
         """Raises InfraError with a report of the causes when the share is over its limit.
 
         Also where an agent's program fails each time before it asks the policy for anything.
         """
+        if self._over is not None:
+            raise self._over  # other groups that end meanwhile say the same, not more
         self._recent.append(episode)
         if len(self._recent) >= self._at_least and all(map(never_asked, self._recent)):
-            raise InfraError(f"the policy was never asked: {agent_faults(list(self._recent))}")
+            self._over = InfraError(f"the policy was never asked: {agent_faults(list(self._recent))}")
+            raise self._over
         if not _is_broken(episode):
             return
         self.total += 1
         broken = [episode for episode in self._recent if _is_broken(episode)]
         share = len(broken) / len(self._recent)
         if len(self._recent) >= self._at_least and share > self._max_share:
-            raise InfraError(self._report(broken, share))
+            self._over = InfraError(self._report(broken, share))
+            raise self._over
 
     def _report(self, broken: list[Episode], share: float) -> str:
         causes = Counter(f"{e.error.source}: {e.error.kind}" for e in broken if e.error is not None)

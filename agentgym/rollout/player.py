@@ -11,6 +11,7 @@ from typing import Any
 
 from agentgym.env import Environment
 from agentgym.errors import waited_for
+from agentgym.plugin_errors import PluginError
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver, end_for_time
@@ -64,7 +65,8 @@ class Player(ABC):
                 if self.config.cut_turns == "mask" and episode.stop in CUT:
                     episode.turns = [replace(turn, masked=True) for turn in episode.turns]
                 return episode
-            except EpisodeBroken as broken:
+            except (EpisodeBroken, PluginError) as error:
+                broken = error if isinstance(error, EpisodeBroken) else EpisodeBroken.by("", error, retry=False)
                 episode.stop = episode.stop or Stop.ERROR
                 episode.outcome, episode.error = Outcome.INFRA_ERROR, broken.record
                 if not broken.retry or retries >= self.config.max_retries:
@@ -82,7 +84,7 @@ class Player(ABC):
             assert over.__cause__ is not None
             if (cause := waited_for(over.__cause__)) is not None:
                 episode.stop = Stop.TIME
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from over
+                raise EpisodeBroken.by(runner.of_sandbox, cause, retry=True) from over
             end_for_time(episode, self.config)
             episode.outcome = Outcome.INVALID  # a reply was cut short: there is nothing to score
         finally:

@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
 from agentgym.held_loop import line_of
+from agentgym.plugin_errors import PluginError, detail_of
 from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, call_id, checked, tool_message
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.sandboxes import leased_session
+from agentgym.rollout.sandboxes import guarded, leased_session
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
@@ -39,13 +40,17 @@ class EpisodeBroken(Exception):
         self.retry = retry
 
     @classmethod
-    def by(cls, source: str, error: Exception, *, retry: bool) -> EpisodeBroken:
-        message = str(error) or ("it took longer than its limit" if isinstance(error, TimeoutError) else repr(error))
-        message = clean_text(message)
-        if source.startswith("environment:") and (line := line_of(error)):
-            message = f"{message}, at {line}"
-        record = ErrorRecord(source=source, kind=type(error).__name__, message=message[:2000])
-        return cls(record, retry=retry)
+    def by(cls, source: str, error: BaseException, *, retry: bool, thing: object = None) -> EpisodeBroken:
+        """source: what is to blame, unless the error says so itself. thing: the plugin's object that raised it."""
+        kind, message = type(error).__name__, str(error)
+        if isinstance(error, InfraError):
+            source, retry = error.source or source, retry and not isinstance(error, PluginError)
+        if isinstance(error, PluginError):
+            caller = line_of(error)
+            kind, message = error.kind, error.detail + (f"; called at {caller}" if caller else "")
+        elif not isinstance(error, InfraError):
+            message = detail_of(error, thing)
+        return cls(ErrorRecord(source=source, kind=kind, message=clean_text(message)[:2000]), retry=retry)
 
 
 class EpisodeTimeOver(Exception):
@@ -84,6 +89,7 @@ class EpisodeRunner:
 
     def __post_init__(self) -> None:
         task = self.episode.task
+        self.sandbox = None if self.sandbox is None else guarded(self.sandbox)
         self.context = EpisodeContext(
             task=task,
             messages=list(clean(task.prompt)),
@@ -105,7 +111,12 @@ class EpisodeRunner:
             lease = leased_session(self.sandbox, self.episode.task, wanted=self.wants_session)
             self.context.session = await stack.enter_async_context(lease)
         except InfraError as error:
-            raise EpisodeBroken.by("sandbox", error, retry=True) from error
+            raise EpisodeBroken.by(self.of_sandbox, error, retry=True) from error
+
+    @property
+    def of_sandbox(self) -> str:
+        """The source of an error that is the sandbox's."""
+        return "sandbox" if self.sandbox is None else f"sandbox:{self.sandbox.name}"
 
     def started(self) -> Started:
         """`async with`: the environment has started; on the way out it finishes, whatever happened, in `start` too."""
@@ -205,7 +216,7 @@ class EpisodeRunner:
         reply = await self.call(what, environment.reply if what == "reply" else environment.after_calls)
         if not isinstance(reply, Reply):
             error = TypeError(f"it returned {reply!r:.80}; return a Reply")
-            raise EpisodeBroken.by(self._source(what), error, retry=False)
+            raise EpisodeBroken.by(self._source(what), error, retry=False, thing=environment)
         return reply
 
     async def score(self) -> None:
@@ -236,11 +247,11 @@ class EpisodeRunner:
         except EpisodeTimeOver:
             raise
         except InfraError as error:
-            raise EpisodeBroken.by("sandbox", error, retry=True) from error
-        except Exception as error:  # plugin code: anything may come
+            raise EpisodeBroken.by(self._source(what), error, retry=True) from error
+        except (Exception, SystemExit) as error:  # plugin code: anything may come
             if isinstance(error, TimeoutError) and (cause := waited_for(error)) is not None:
-                raise EpisodeBroken.by("sandbox", cause, retry=True) from error
-            raise EpisodeBroken.by(self._source(what), error, retry=False) from error
+                raise EpisodeBroken.by(self.of_sandbox, cause, retry=True) from error
+            raise EpisodeBroken.by(self._source(what), error, retry=False, thing=self.environment) from error
         finally:
             times_s["environment_s"] = times_s.get("environment_s", 0.0) + time_s() - began
 

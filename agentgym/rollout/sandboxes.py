@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import Any, Self, TypeVar, cast
 
 from agentgym.contracts import check_made
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.plugin_errors import PluginError, plugin_error
 from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
     Capabilities,
+    FileRefused,
     RunResult,
     Sandbox,
     SandboxBackend,
@@ -32,7 +35,7 @@ ASK_DOCTOR = "`agentgym sandbox doctor` reports what each sandbox lacks."
 def check_sandbox(name: str, options: SandboxOptions, registry: PluginRegistry) -> None:
     """Raises UserError for an unknown sandbox, and for options that it, or all that `auto` may take, refuse."""
     if name != "auto":
-        registry.sandbox(name)(options)
+        guarded(registry.sandbox(name).create(options))
     else:
         _accepting(options, {k: p for k, p in registry.sandboxes().items() if p.auto_rank is not None})
 
@@ -51,7 +54,7 @@ async def choose_sandbox(
         return None
     if name == "auto":
         return await _choose_any(options, specs, registry, say)
-    backend = registry.sandbox(name)(options)
+    backend = guarded(registry.sandbox(name).create(options))
     _check_serves(backend, specs, options, registry)
     try:
         able = await _probed(backend)
@@ -76,7 +79,7 @@ async def _probed(backend: SandboxBackend) -> Capabilities:
     able = await backend.probe()
     if not isinstance(able, Capabilities):
         raise UserError(f"sandbox {backend.name!r}: `probe` returned {able!r:.80}; it has to return Capabilities")
-    if able.grades and getattr(type(backend), "grade", None) is SandboxBackend.grade:
+    if able.grades and getattr(type(_unguarded(backend)), "grade", None) is SandboxBackend.grade:
         raise UserError(
             f"sandbox {backend.name!r} has no method `grade`, and its Capabilities say that it grades; set "
             "grades=False in what `probe` returns, or write `grade` by a grader of agentgym.grading"
@@ -86,12 +89,12 @@ async def _probed(backend: SandboxBackend) -> Capabilities:
 
 async def _can_grade(plugin: SandboxPlugin, specs: list[SandboxSpec]) -> bool:
     """Whether it grades, and serves these tasks. One that is unavailable here counts too."""
-    backend = plugin.create({})
+    backend = guarded(plugin.create({}))
     try:
         return _serves(backend, specs) and (await _probed(backend)).grades
     except SandboxUnavailable:
         return True
-    except UserError:
+    except (UserError, PluginError):
         return False
 
 
@@ -112,12 +115,12 @@ async def _choose_any(
         if contents and name in refused:
             continue
         try:
-            without_options = plugin.create({})
+            without_options = guarded(plugin.create({}))
             backend = accepted.get(name, without_options)
             if not _serves(without_options, specs):
                 _check_serves(backend, specs, options, registry)
             able = await _probed(backend)
-        except (SandboxUnavailable, UserError) as error:
+        except (SandboxUnavailable, UserError, PluginError) as error:
             reasons.append(f"{name}: {error}")
             continue
         if not able.isolated:
@@ -153,7 +156,7 @@ def _accepting(
     refused: dict[str, UserError] = {}
     for name, plugin in plugins.items():
         try:
-            accepted[name] = plugin.create(options)
+            accepted[name] = guarded(plugin.create(options))
         except UserError as error:
             refused[name] = error
     if refused and not accepted:
@@ -172,7 +175,7 @@ def _check_serves(
     if spec is None:
         return
     others = {k: p for k, p in registry.sandboxes().items() if p.auto_rank is not None and k != backend.name}
-    able = [name for name, plugin in others.items() if _serves(plugin.create({}), specs)]
+    able = [name for name, plugin in others.items() if _serves(guarded(plugin.create({})), specs)]
     given = f" with the options {options}" if options else ""
     raise UserError(
         f"sandbox {backend.name!r}{given} can't serve these tasks, which need {_needs(spec)}; "
@@ -198,41 +201,99 @@ async def leased_session(sandbox: Sandbox | None, task: Task, *, wanted: bool = 
         yield None
         return
     async with sandbox.session(network=spec.network) as session:
-        inner = session._inner if isinstance(session, _Watched) else session
-        check_made(inner, Session, f"a session of sandbox {sandbox.name!r}")
+        check_made(_unguarded(session), Session, f"a session of sandbox {sandbox.name!r}")
         yield session
 
 
+S = TypeVar("S", bound=Sandbox)
+
+
+def guarded(sandbox: S) -> S:
+    """The sandbox; an error that it raises names it: a PluginError, or the `source` of an InfraError."""
+    return sandbox if isinstance(sandbox, _Guarded) else cast(S, _Guarded(sandbox, sandbox.name))
+
+
 def watched(sandbox: Sandbox, activity: Activity) -> Sandbox:
-    """The sandbox; its calls, and those of its sessions, count as activity of the kind `sandbox`."""
-    return cast(Sandbox, _Watched(sandbox, activity))
+    """The sandbox, guarded; its calls, and those of its sessions, count as activity of the kind `sandbox`."""
+    return cast(Sandbox, _Guarded(_unguarded(sandbox), sandbox.name, activity))
+
+
+def _unguarded(sandbox: object) -> object:
+    return sandbox._inner if isinstance(sandbox, _Guarded) else sandbox
 
 
 _RETURNED: Mapping[str, type] = {"run": RunResult, "exec": RunResult, "grade": Verdict, "read": bytes}
 
 
-class _Watched:
-    """A sandbox or a session: every method but `session` is awaited as an activity."""
+class _Guarded:
+    """A sandbox or a session. What its contract lets it raise, passes: UserError, InfraError, FileRefused."""
 
-    def __init__(self, inner: Any, activity: Activity) -> None:
-        self._inner = inner
-        self._activity = activity
+    def __init__(self, inner: Any, sandbox: str, activity: Activity | None = None) -> None:
+        self._inner, self._sandbox, self._activity = inner, sandbox, activity
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
+        if not callable(value):
+            return value
 
-        async def call(*args: object, **kwargs: object) -> object:
-            with self._activity.doing("sandbox"):
-                found = await value(*args, **kwargs)
-            wanted = _RETURNED.get(name)
+        def call(*args: object, **kwargs: object) -> object:
+            with self._named(lambda error: isinstance(error, TypeError) and _is_misused(name, args, kwargs)):
+                result = value(*args, **kwargs)
+            return self._awaited(name, result) if inspect.isawaitable(result) else result
+
+        return call
+
+    async def _awaited(self, name: str, result: Awaitable[object]) -> object:
+        with self._activity.doing("sandbox") if self._activity else nullcontext(), self._named():
+            found, wanted = await result, _RETURNED.get(name)
             if wanted is not None and not isinstance(found, wanted):
-                kind, owner = wanted.__name__, type(self._inner).__qualname__
-                raise InfraError(f"`{name}` of {owner} returned {found!r:.80}; it has to return a {kind}")
-            return found
+                owner = type(self._inner).__qualname__
+                raise TypeError(f"`{name}` of {owner} returned {found!r:.80}; it has to return a {wanted.__name__}")
+        return self if found is self._inner else found
 
-        return call if callable(value) else value
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     @asynccontextmanager
     async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[Session]:
-        async with self._inner.session(network=network) as session:
-            yield cast(Session, _Watched(session, self._activity))
+        with self._named():
+            manager = self._inner.session(network=network)
+            session = await manager.__aenter__()
+        raised: BaseException | None = None
+        try:
+            yield cast(Session, _Guarded(session, self._sandbox, self._activity))
+        except BaseException as error:
+            raised = error
+        with self._named(lambda error: error is raised):
+            await manager.__aexit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
+        if raised is not None:
+            raise raised
+
+    @contextmanager
+    def _named(self, passes: Callable[[BaseException], bool] = lambda error: False) -> Iterator[None]:
+        """passes: whether an error is not the sandbox's."""
+        try:
+            yield
+        except (UserError, FileRefused):
+            raise
+        except (Exception, SystemExit) as error:  # plugin code: anything may come
+            if passes(error):
+                raise
+            if not isinstance(error, InfraError):
+                raise plugin_error("sandbox", self._inner, error, self._sandbox) from error
+            error.source = error.source or f"sandbox:{self._sandbox}"
+            raise
+
+
+def _is_misused(name: str, arguments: tuple[object, ...], named: dict[str, object]) -> bool:
+    """Whether the contract has the method, and it takes no such arguments: the caller's mistake."""
+    methods = [getattr(contract, name) for contract in (SandboxBackend, Session) if hasattr(contract, name)]
+    for method in methods:
+        with suppress(TypeError):
+            inspect.signature(method).bind(None, *arguments, **named)
+            return False
+    return bool(methods)

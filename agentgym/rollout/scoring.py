@@ -216,7 +216,7 @@ async def _compare(reward: Reward, episodes: Sequence[Episode]) -> list[Answer]:
         return [Answer(score=as_score(score)) for score in scores]
     except Exception as error:  # plugin code: anything may come
         late = isinstance(error, TimeoutError) and limit.expired()
-        return [_too_late(reward) if late else failure(error)] * len(episodes)
+        return [_too_late(reward) if late else failure(error, reward.function)] * len(episodes)
 
 
 def find_reward(name: str, environment: object, registry: PluginRegistry) -> Reward:
@@ -273,7 +273,7 @@ def _call(reward: Reward, episode: Episode) -> Answer:
         with limited(reward.timeout_s):
             return Answer(score=as_scores(reward.function(episode)))
     except Exception as error:  # plugin code: anything may come
-        return failure(error)
+        return failure(error, reward.function)
 
 
 async def _await(reward: Reward, episode: Episode) -> Answer:
@@ -283,10 +283,10 @@ async def _await(reward: Reward, episode: Episode) -> Answer:
             return Answer(score=as_scores(await Begun(scoring, reward.timeout_s)))
     except TimeoutError as error:
         if not limit.expired():
-            return failure(error)
+            return failure(error, reward.function)
         return _too_late(reward)
     except Exception as error:  # plugin code: anything may come
-        return failure(error)
+        return failure(error, reward.function)
 
 
 def _too_late(reward: Reward) -> Answer:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from agentgym.components import name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.held_loop import each, line_of
+from agentgym.held_loop import each
+from agentgym.plugin_errors import blamed, detail_of, origin_of
 from agentgym.types import Group, Json, Split, Task
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -19,8 +21,9 @@ ROLES = ("system", "user", "assistant", "tool")
 class TaskStream:
     """The tasks of one run, group after group. This one takes them as they come; others learn from what was played."""
 
-    def __init__(self, tasks: Iterator[Task]) -> None:
-        self._tasks = checked_tasks("the task sampler", lambda: tasks)
+    def __init__(self, tasks: Iterator[Task], sampler: TaskSampler | None = None) -> None:
+        """sampler: whose tasks they are, for errors."""
+        self._tasks = checked_tasks(_shown(sampler), lambda: tasks, sampler)
 
     async def draw(self) -> Task:
         """The task of the next group. Raises UserError when the training tasks ran out."""
@@ -28,6 +31,11 @@ class TaskStream:
             return next(self._tasks)
         except StopIteration:
             raise UserError("the training tasks ran out: a task sampler must be endless") from None
+
+    @property
+    def learns(self) -> bool:
+        """Whether it takes notice of what was played."""
+        return type(self).observe is not TaskStream.observe
 
     def observe(self, group: Group) -> None:
         """A group was played and scored. Called once for each, in any order."""
@@ -60,7 +68,7 @@ class TaskSampler(ABC):
 
         in_flight: how many groups are played at a time, at most. state: what an earlier stream gave for `start`.
         """
-        return TaskStream(self.tasks(environment, seed, start))
+        return TaskStream(self.tasks(environment, seed, start), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +87,60 @@ class Sequential(TaskSampler):
         return itertools.islice(_epochs(environment, itertools.repeat(seed)), start, None)
 
 
+class GuardedStream(TaskStream):
+    """A stream of a sampler that is a plugin: what its methods raise names the sampler."""
+
+    def __init__(self, sampler: TaskSampler, stream: TaskStream) -> None:
+        self._sampler, self._stream = sampler, stream
+
+    @property
+    def learns(self) -> bool:
+        return self._stream.learns
+
+    async def draw(self) -> Task:
+        with blamed("task_samplers", self._sampler):
+            return await self._stream.draw()
+
+    def observe(self, group: Group) -> None:
+        with blamed("task_samplers", self._sampler):
+            self._stream.observe(group)
+
+    def metrics(self) -> dict[str, float]:
+        with blamed("task_samplers", self._sampler):
+            return self._stream.metrics()
+
+    def state(self, next_group: int) -> Json:
+        with blamed("task_samplers", self._sampler):
+            return self._stream.state(next_group)
+
+
+def open_stream(
+    sampler: TaskSampler, environment: Environment, seed: int, start: int, *, in_flight: int, state: Json
+) -> TaskStream:
+    """What `sampler.stream` gives. An error of a plugin's sampler or stream names it."""
+    with blamed("task_samplers", sampler):
+        stream = sampler.stream(environment, seed, start, in_flight=in_flight, state=state)
+    return GuardedStream(sampler, stream) if origin_of(type(stream)) else stream
+
+
+def first_tasks(sampler: TaskSampler, environment: Environment, seed: int, count: int) -> list[Task]:
+    """The first tasks of a run. Raises UserError, with the sampler's line, where it raises."""
+    tasks = checked_tasks(_shown(sampler), partial(sampler.tasks, environment, seed, 0), sampler)
+    return list(itertools.islice(tasks, count))
+
+
+def _shown(sampler: TaskSampler | None) -> str:
+    return f"the task sampler {name_of('task_samplers', sampler)!r}" if sampler else "the task sampler"
+
+
 def drawn(environment: Environment, split: Split, seed: int = 0) -> Iterator[Task]:
     """The environment's tasks. Raises UserError, with the line, where it raises, and for what is not a task."""
     where = f"environment {environment.name!r}: tasks({split!r}, {seed})"
-    return checked_tasks(where, partial(environment.tasks, split, seed))
+    return checked_tasks(where, partial(environment.tasks, split, seed), environment)
 
 
-def checked_tasks(where: str, begin: Callable[[], Iterable[Task]]) -> Iterator[Task]:
-    """Checks tasks as `drawn` does, whoever made them. where: the beginning of an error."""
+def checked_tasks(where: str, begin: Callable[[], Iterable[Task]], thing: object = None) -> Iterator[Task]:
+    """Checks tasks as `drawn` does. where: the beginning of an error. thing: what makes them."""
     try:
         for task in each(begin):
             if fault := task_fault(task):
@@ -94,9 +148,8 @@ def checked_tasks(where: str, begin: Callable[[], Iterable[Task]]) -> Iterator[T
             yield task
     except UserError:
         raise
-    except Exception as error:  # plugin code: anything may come
-        line = f", at {found}" if (found := line_of(error)) else ""
-        raise UserError(f"{where} raises {type(error).__name__}: {error}{line}") from error
+    except (Exception, SystemExit) as error:  # plugin code: anything may come
+        raise UserError(f"{where} raises {type(error).__name__}: {detail_of(error, thing)}") from error
 
 
 def task_fault(task: object) -> str:

@@ -12,13 +12,14 @@ import json
 import numbers
 import pickle
 import socket
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym.held_loop import line_of
 from agentgym.import_path import load_file
 from agentgym.killable.child import Handler, send_frame
+from agentgym.plugin_errors import origin_of
 from agentgym.rewards import RewardFunction, Score
 from agentgym.types import Episode
 from agentgym.utf8 import clean_fields
@@ -58,11 +59,11 @@ def as_score(value: object) -> Score:
     raise TypeError(f"it returned {value!r:.80} of type {type(value).__name__}; return a float or None")
 
 
-def failure(error: BaseException) -> Answer:
-    """A raised error, with the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return Answer(error_kind=type(error).__name__, error=f"{error!s:.500}{place}")
+def failure(error: BaseException, function: object = None) -> Answer:
+    """A raised error, with the place that raised it, and the distribution of that code."""
+    found = (line_of(error), origin_of(function))
+    shown = f" ({'; '.join(filter(None, found))})" if any(found) else ""
+    return Answer(error_kind=type(error).__name__, error=f"{error!s:.500}{shown}")
 
 
 def scores(given: Mapping[str, Any]) -> Handler:
@@ -107,4 +108,4 @@ def _call(function: RewardFunction, episode: Episode) -> Answer:
     try:
         return Answer(score=as_scores(function(episode)))
     except (Exception, SystemExit) as error:  # plugin code: anything may come
-        return failure(error)
+        return failure(error, function)

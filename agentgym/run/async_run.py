@@ -18,7 +18,7 @@ from agentgym.rl.config import LoopConfig
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.trained import by_turn
 from agentgym.rollout.group import InfraMonitor, play_group
-from agentgym.rollout.tasks import TaskStream
+from agentgym.rollout.tasks import TaskStream, open_stream
 from agentgym.run.changes import Changes, recipe_at
 from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.control import Control, StepLock
@@ -111,8 +111,13 @@ class AsyncRun:
             learner=StepLock(engines.learner, lock or asyncio.Lock()),
             generator=engines.generator,
             position=position,
-            tasks=settled.recipe.task_sampler.stream(
-                session.gym.environment, loop.seed, position.next_group, in_flight=slots, state=position.tasks
+            tasks=open_stream(
+                settled.recipe.task_sampler,
+                session.gym.environment,
+                loop.seed,
+                position.next_group,
+                in_flight=slots,
+                state=position.tasks,
             ),
             state=state,
             in_flight=in_flight,
@@ -160,6 +165,7 @@ class AsyncRun:
     async def end_step(self, record: StepRecord, position: Position) -> dict[str, float]:
         engines = self.session.engines
         await self.session.background.done()  # else episodes of many steps could wait
+        await self.session.sinks.ready()  # the same
         engines.learner.skipped(record.skipped)
         await self.in_flight.forget(position, engines.store)
         await self.checkpoints.settle()
@@ -176,7 +182,7 @@ class AsyncRun:
     def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
         session, step = self.session, record.step
         self.folder.append_metrics(step, metrics)
-        session.sinks.log(step, metrics, record.groups)
+        session.sinks.log(step, metrics, record.groups, record.skipped)
         session.reporter.step(step, self.config.steps, metrics)
         if session.settled.recipe.logging.save_episodes:
             logprobs = session.engines.learner.trained_logprobs
@@ -268,7 +274,7 @@ class AsyncRun:
         session, name = self.session, checkpoint_name(step)
         player = session.engines.player
         return await measure(
-            session.gym, player, self.folder, session.reporter, step=step, name=name, num_tasks=num_tasks
+            session.gym, player, self.folder, session.reporter, session.sinks, step=step, name=name, num_tasks=num_tasks
         )
 
     def _mark(self, position: dict[str, Json]) -> None:

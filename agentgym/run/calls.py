@@ -97,7 +97,7 @@ class DatasetCalls:
     async def _sample(self) -> Task:
         """Raises UserError where it could only wait for tasks that were sampled and never played."""
         unplayed = sum(map(len, self._waiting.values()))
-        learns = type(self.stream).observe is not TaskStream.observe
+        learns = self.stream.learns
         if learns and unplayed > self._in_flight:
             raise UserError(
                 f"{unplayed} tasks were sampled and not played, and the task sampler waits for what becomes of them: "

@@ -22,9 +22,9 @@ from agentgym.run.oracle import solve_tasks
 from agentgym.run.settle import Settled
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
-from agentgym.runs.records import pack
+from agentgym.runs.records import pack, unpack
 from agentgym.runs.report import Reporter
-from agentgym.types import Json
+from agentgym.types import Json, Message
 
 FILE = "demonstrations.jsonl.gz"  # in the run's folder; a row is also one that --data reads
 NUM_REPORTS = 10
@@ -98,6 +98,12 @@ def load_lessons(folder: RunFolder) -> Lessons:
         one = Written(name=made["name"], token_ids=array("i", made["token_ids"]), trained=_mask(made["trained"]))
         parts[bool(made["held_out"])].append(one)
     return Lessons(trained=parts[0], held_out=parts[1])
+
+
+def load_messages(folder: RunFolder) -> list[list[Message]]:
+    """The messages of the conversations that are trained, in the order of `Lessons.trained`."""
+    rows = (cast(Any, row) for row in read_json_lines(folder.path / FILE))
+    return [cast(Any, unpack(row["messages"])) for row in rows if not row["held_out"]]
 
 
 def _row(one: Written, demonstration: Demonstration, *, held_out: bool) -> dict[str, Json]:

@@ -25,20 +25,29 @@ from agentgym.run.engines import started_generators
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import counts_since
 from agentgym.run.settle import Settled
+from agentgym.run.sinks import Sinks, open_sinks
 from agentgym.run.watchdog import watched
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.types import Episode
+from agentgym.sinks import StepEpisodes
+from agentgym.types import Episode, Group
 
 
 async def evaluate(
-    settled: Settled, folder: RunFolder, reporter: Reporter, *, step: int = 0, name: str = "", resume: bool = False
+    settled: Settled,
+    folder: RunFolder,
+    reporter: Reporter,
+    *,
+    step: int = 0,
+    name: str = "",
+    resume: bool = False,
+    sinks: Sinks | None = None,
 ) -> EvalResult:
     """Success of the model on the first `eval.tasks` held-out tasks, each played `eval.samples_per_task` times.
 
     step: of the weights, under which the folder has the episodes. name: of the policy in the result. resume: an
-    interrupted evaluation of these weights is continued.
+    interrupted evaluation of these weights is continued. sinks: of the run; else those that get episodes are opened.
     """
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=False)
@@ -47,6 +56,8 @@ async def evaluate(
             folder.save_sandbox(gym.capabilities)
         await stack.enter_async_context(swept())
         await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
+        opening = open_sinks(settled, folder.path, for_episodes=True)
+        getting = await stack.enter_async_context(opening) if sinks is None else sinks
         generators = started_generators(
             settled, reporter, name=folder.name, log_dir=folder.path / "logs", activity=gym.activity
         )
@@ -56,6 +67,7 @@ async def evaluate(
             gym.player(generator),
             folder,
             reporter,
+            getting,
             step=step,
             name=name or settled.recipe.model.path,
             weights=weights_mark(settled.model),
@@ -92,7 +104,9 @@ async def evaluate_served(
             activity=gym.activity,
             policy=policy,
         )
-        result = await measure(gym, player, folder, reporter, step=0, name=name or recipe.model.path, resume=resume)
+        sinks = await stack.enter_async_context(open_sinks(settled, folder.path, for_episodes=True))
+        shown = name or recipe.model.path
+        result = await measure(gym, player, folder, reporter, sinks, step=0, name=shown, resume=resume)
         for line in report(policy, result):
             reporter.note(line)
         return result
@@ -153,6 +167,7 @@ async def measure(
     player: Player,
     folder: RunFolder,
     reporter: Reporter,
+    sinks: Sinks,
     *,
     step: int,
     name: str,
@@ -188,6 +203,9 @@ async def measure(
     with gym.activity.doing("evaluate"):
         rows = await play_eval(player, tasks, setup, known=known, ended=ended, scores_cuts=config.scores_cuts)
     files.save_episodes(rows)
+    sinks.log_episodes(
+        lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in enumerate(rows)])
+    )
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)
     result = summarize(rows, name)
@@ -200,6 +218,11 @@ async def measure(
     result = with_usage(result, rows, gym.settled.recipe.policy, known)
     files.save_result(setup.to_mapping(), result.to_mapping())
     return result
+
+
+def _group(step: int, number: int, episodes: Sequence[Episode]) -> Group:
+    nobody: list[float | None] = [None] * len(episodes)
+    return Group(group_id=number, task=episodes[0].task, start_version=step, episodes=[*episodes], advantages=nobody)
 
 
 def with_usage(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,6 +15,7 @@ from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
+from agentgym.plugin_errors import blamed
 from agentgym.policies.by_agent import AgentPlayer, ProgramEndpoint
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
@@ -26,13 +25,14 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import checked_tasks, held_out_tasks, num_held_out
+from agentgym.rollout.tasks import first_tasks, held_out_tasks, num_held_out
 from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.continuation import check_template
 from agentgym.text.tokenizer import HuggingFaceTokenizer
+from agentgym.text.tool_formats.base import GuardedFormat
 from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
 
@@ -94,8 +94,9 @@ class Gym:
             )
         agent = recipe.agent
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(agent.close)
-            await agent.check()
+            undo.push_async_callback(_close, agent)
+            with blamed("agents", agent):
+                await agent.check()
             if agent.wants_session:
                 some = [_with_session(task, agent, environment) for task in some]
             backend, capabilities = await _open_sandbox(recipe, some, registry, reporter)
@@ -125,7 +126,7 @@ class Gym:
                 f"the agent {name!r} asks the policy through an endpoint, which needs {error.name}: "
                 f"{pip_install('serve')}"
             ) from error
-        self.stack.push_async_callback(agent.close)
+        self.stack.push_async_callback(_close, agent)
         self.endpoint = await self.stack.enter_async_context(Endpoint())
 
     @property
@@ -163,6 +164,11 @@ class Gym:
             await self.backend.close()
 
 
+async def _close(agent: Agent) -> None:
+    with blamed("agents", agent):
+        await agent.close()
+
+
 async def _open_sandbox(
     recipe: Recipe, tasks: Sequence[Task], registry: PluginRegistry, reporter: Reporter
 ) -> tuple[SandboxBackend | None, Capabilities | None]:
@@ -192,7 +198,7 @@ def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry
     """How conversations with a model are written. Raises UserError for a tokenizer or format that is unavailable."""
     tokenizer = HuggingFaceTokenizer(str(model_path), model.chat_template)
     chosen = None if model.tool_format == "auto" else registry.component("tool_formats", model.tool_format)()
-    return ChatRenderer(tokenizer, chosen, model.tool_instruction)
+    return ChatRenderer(tokenizer, chosen and GuardedFormat(chosen), model.tool_instruction)
 
 
 def prepare(
@@ -207,8 +213,8 @@ def prepare(
     scorer = Scorer.of(environment, registry, recipe.rewards)
     if here:
         _check_lengths(recipe)
-    drawn = checked_tasks("the task sampler", partial(recipe.task_sampler.tasks, environment, recipe.loop.seed, 0))
-    train = list(islice(drawn, SAMPLED_TASKS)) if training else []  # an evaluation set has none
+    # an evaluation set has none of training
+    train = first_tasks(recipe.task_sampler, environment, recipe.loop.seed, SAMPLED_TASKS) if training else []
     return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
 
 

@@ -18,7 +18,7 @@ from agentgym.loops.rewards import RewardService
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import TaskStream
+from agentgym.rollout.tasks import TaskStream, open_stream
 from agentgym.run.async_run import AsyncRun
 from agentgym.run.calls import (
     BufferCalls,
@@ -41,6 +41,7 @@ from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import Session, open_session
 from agentgym.run.settle import settle
 from agentgym.run.sft_run import SftRun
+from agentgym.run.sinks import Sinks, open_sinks
 from agentgym.runs.checkpoints import drop_undone, prune
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
@@ -88,8 +89,10 @@ class TrainerCalls:
     A trainer that dies comes back as long as all steps were made by train_step.
     """
 
-    def __init__(self, learner: TitanLearner, client: TrainerKeeper, checkpoints: CheckpointWriter) -> None:
-        self._learner, self._client, self._checkpoints = learner, client, checkpoints
+    def __init__(
+        self, learner: TitanLearner, client: TrainerKeeper, checkpoints: CheckpointWriter, sinks: Sinks
+    ) -> None:
+        self._learner, self._client, self._checkpoints, self._sinks = learner, client, checkpoints, sinks
         self.train_step = Call(self._train_step)
         self.push_weights = Call(learner.publish)
         self.forward_backward = Call(self._forward_backward)
@@ -99,6 +102,7 @@ class TrainerCalls:
         self.get_status = Call(self._status)
 
     async def _train_step(self, groups: list[Group]) -> dict[str, float]:
+        await self._sinks.ready()
         metrics = await self._learner.step(groups)
         await self._checkpoints.settle()
         return metrics
@@ -145,7 +149,7 @@ class Services:
         slots, sampler = recipe.loop.num_slots, recipe.task_sampler
 
         def stream(start: int, state: Json) -> TaskStream:
-            return sampler.stream(gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
+            return open_stream(sampler, gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
 
         dataset = DatasetCalls(stream, in_flight=slots)
         checkpoints = CheckpointWriter(
@@ -161,7 +165,7 @@ class Services:
             environment=EnvironmentCalls(gym, engines.player, recipe.loop, recipe.advantage, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe.generator, recipe.rollout),
-            trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints),
+            trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints, session.sinks),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
@@ -211,7 +215,7 @@ class Services:
         own = {**self.dataset.stream.metrics(), **self.session.engines.trainer.metrics(), **self.checkpoints.metrics()}
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
-        self.session.sinks.log(step, found, groups)
+        self.session.sinks.log(step, found, groups, skipped)
         if self.recipe.logging.save_episodes:
             self.folder.save_groups(step, groups, skipped)
         self.session.reporter.step(step, self.recipe.loop.steps, found)
@@ -229,7 +233,7 @@ class Services:
         session, name = self.session, checkpoint_name(step)
         player = session.engines.player
         return await measure(
-            session.gym, player, self.folder, session.reporter, step=step, name=name, num_tasks=num_tasks
+            session.gym, player, self.folder, session.reporter, session.sinks, step=step, name=name, num_tasks=num_tasks
         )
 
     async def save(self, step: int, *, next_task: int | None = None, wait: bool = True) -> Path:
@@ -314,7 +318,9 @@ async def opened(
     settled = settle(recipe, folder.path, reporter.note, registry)
     start = find_start(settled, folder, reporter.note) if resume and folder.has_state else StartPoint()
     if recipe.sft is not None:
-        yield await SftRun.begin(settled, folder, reporter, start)
+        run = await SftRun.begin(settled, folder, reporter, start)
+        async with open_sinks(settled, folder.path) as run.sinks:
+            yield run
         return
     buffer = BufferCalls.of(recipe.loop, pieces)
     async with AsyncExitStack() as stack:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from agentgym.config import to_mapping
-from agentgym.run.background import Background, Sinks
+from agentgym.run.background import Background
 from agentgym.run.engines import Engines, start_engines
 from agentgym.run.gym import Gym
 from agentgym.run.resume import StartPoint
 from agentgym.run.settle import Settled
+from agentgym.run.sinks import Sinks, open_sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 
@@ -43,7 +43,7 @@ async def open_session(
         stack.push_async_callback(gym.close)
         if gym.capabilities is not None:
             folder.save_sandbox(gym.capabilities)
-        sinks = await stack.enter_async_context(open_sinks(settled, folder))
+        sinks = await stack.enter_async_context(open_sinks(settled, folder.path))
         engines = await start_engines(settled, folder, reporter, gym, start, stack)
         background = Background()
         stack.push_async_callback(background.close)
@@ -58,8 +58,3 @@ async def open_session(
             background=background,
             engines=engines,
         )
-
-
-def open_sinks(settled: Settled, folder: RunFolder) -> AbstractAsyncContextManager[Sinks]:
-    """The recipe's sinks; see `Sinks.opened`."""
-    return Sinks.opened(settled.recipe.logging, to_mapping(settled.recipe), folder.path, settled.registry)

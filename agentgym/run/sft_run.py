@@ -16,20 +16,20 @@ from agentgym.loops.async_rl import Position
 from agentgym.rl.demonstrations import Written
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.activity import Activity
-from agentgym.run.background import Sinks
 from agentgym.run.calls import Call
 from agentgym.run.checkpoints import Checkpoints
-from agentgym.run.collecting import FILE, Lessons, collect, load_lessons
+from agentgym.run.collecting import FILE, Lessons, collect, load_lessons, load_messages
 from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.run.engines import start_trainer
 from agentgym.run.evaluate import evaluate
 from agentgym.run.resume import RunState, StartPoint, undo_later_steps
-from agentgym.run.session import open_sinks
 from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
+from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.sinks import StepEpisodes
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
-from agentgym.types import Sample
+from agentgym.types import Group, Message, Sample
 
 
 class DemonstrationCalls:
@@ -63,7 +63,8 @@ class DemonstrationCalls:
 class SftTrainerCalls:
     """The trainer, of samples. One that dies comes back, and the step is made again."""
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, checkpoints: Checkpoints, sinks: Sinks) -> None:
+        self._sinks = sinks
         self._checkpoints, self._keeper, self._activity = checkpoints, checkpoints.trainer, checkpoints.activity
         self.train_step = Call(self._train_step)
         self.logprobs = Call(self._logprobs)
@@ -71,6 +72,7 @@ class SftTrainerCalls:
 
     async def _train_step(self, samples: list[Sample]) -> dict[str, float]:
         """One optimizer step; returns metrics. A checkpoint that was written meanwhile counts after it."""
+        await self._sinks.ready()
         began = time.monotonic()
         with self._activity.doing("train"):
             metrics = await self._keeper.train_step(samples)
@@ -99,7 +101,7 @@ class SftRun:
     """Implements `agentgym.loops.sft.Run`; also the services of a loop of one's own.
 
     resumed_at: the step of the checkpoint that it goes on from; None for a new run. done: steps that are trained.
-    notice: once it is set, the run saves after its step and ends.
+    notice: once it is set, the run saves after its step and ends. sinks: open as long as the run is.
     """
 
     settled: Settled
@@ -111,8 +113,9 @@ class SftRun:
     done: int
     notice: asyncio.Event = field(default_factory=asyncio.Event)
     activity: Activity = field(default_factory=Activity)
+    sinks: Sinks = field(default_factory=Sinks)
     _checkpoints: Checkpoints | None = None
-    _sinks: Sinks = field(default_factory=Sinks)
+    _messages: Sequence[Sequence[Message]] = ()
 
     @classmethod
     async def begin(
@@ -170,7 +173,8 @@ class SftRun:
         if self.resumed_at is not None:
             undo_later_steps(self.folder, self.state)
         async with AsyncExitStack() as stack:
-            self._sinks = await stack.enter_async_context(open_sinks(self.settled, self.folder))
+            if self.sinks.want_episodes:
+                self._messages = await asyncio.to_thread(load_messages, self.folder)
             trainer = await start_trainer(
                 self.settled, self.folder, self.reporter, self.start, stack, activity=self.activity, steps=steps
             )
@@ -186,14 +190,14 @@ class SftRun:
                 await self.save(0)
             self.reporter.phase(f"training {steps - self.done} steps")
             try:
-                yield SftTrainerCalls(checkpoints)
+                yield SftTrainerCalls(checkpoints, self.sinks)
                 await checkpoints.finish()
             finally:
-                self._checkpoints, self._sinks = None, Sinks()
+                self._checkpoints = None
 
     async def held_out_loss(self) -> float:
         """Nats per token that would be trained, over conversations that are not."""
-        trainer = SftTrainerCalls(self._started())
+        trainer = SftTrainerCalls(self._started(), self.sinks)
         return await sft.held_out_loss(trainer, self.dataset.held_out, self.config.batch_size)
 
     async def evaluate(self, step: int) -> EvalResult:
@@ -201,7 +205,9 @@ class SftRun:
         recipe, note = self.settled.recipe, self.reporter.note
         model = at_checkpoint(recipe, self.folder.checkpoint_dir(step)) if step else recipe
         settled = settle_sampling(model, self.folder.path, note, self.settled.registry)
-        result = await evaluate(settled, self.folder, self.reporter, step=step, name=checkpoint_name(step))
+        result = await evaluate(
+            settled, self.folder, self.reporter, step=step, name=checkpoint_name(step), sinks=self.sinks
+        )
         if not step:
             self.state.first_eval = result
         return result
@@ -210,10 +216,21 @@ class SftRun:
         """Records metrics in the run's folder, in `logging.sinks` (by a thread) and on the terminal; returns them."""
         found = {**metrics, "sft/epoch": self.dataset.epochs(step)}
         self.folder.append_metrics(step, found)
-        self._sinks.log(step, found)
+        self.sinks.log_episodes(lambda: StepEpisodes(step=step, source="sft", groups=self._imitated(step)))
+        self.sinks.log(step, found)
         self.reporter.step(step, self.dataset.num_steps, found)
         self.done = step
         return found
+
+    def _imitated(self, step: int) -> list[Group]:
+        trained, config = self.dataset.lessons.trained, self.config
+        chosen = sft.batch([*zip(trained, self._messages, strict=True)], step, config.batch_size, config.seed)
+        begin = (step - 1) * config.batch_size
+        episodes = [written.episode(messages) for written, messages in chosen]
+        return [
+            Group(group_id=begin + n, task=one.task, start_version=step - 1, episodes=[one], advantages=[None])
+            for n, one in enumerate(episodes)
+        ]
 
     async def save(self, step: int, *, wait: bool = True) -> Path:
         """A checkpoint that `agentgym sft --resume` goes on from, once it has its position. Returns its folder.

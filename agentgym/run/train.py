@@ -17,6 +17,7 @@ from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import open_session
 from agentgym.run.settle import settle
 from agentgym.run.sft_run import SftRun
+from agentgym.run.sinks import open_sinks
 from agentgym.runs.changes import Change
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -48,7 +49,9 @@ async def train(
         changes = kept_changes(folder, given)
         start = find_start(settled, folder, reporter.note, from_step, changes)
     if recipe.sft is not None:
-        return await sft.train(await SftRun.begin(settled, folder, reporter, start, notice))
+        run = await SftRun.begin(settled, folder, reporter, start, notice)
+        async with open_sinks(settled, folder.path) as run.sinks:
+            return await sft.train(run)
     if start.checkpoint is not None and start.checkpoint >= recipe.loop.steps:
         return await measure_end(settled, folder, reporter, start.state, recipe.loop.steps)
     settled = go_on(settled, folder, start.position.step, given, reporter.note)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from starlette.types import Receive, Scope, Send
 
 from agentgym.errors import InfraError
+from agentgym.plugin_errors import PluginError
 from agentgym.policies.conversation import CallAnswer, CallRefused
 from agentgym.serve.dialect import KEEP_ALIVE, Asked, Dialect, Failure
 from agentgym.serve.dropping import read_request
@@ -188,7 +189,7 @@ class _Exchange:
         error = task.exception()
         if error is None:
             return task.result()
-        if not isinstance(error, (CallRefused, InfraError)):
+        if isinstance(error, PluginError) or not isinstance(error, (CallRefused, InfraError)):
             if self._admitted.bug is None:
                 log.error("a call failed", exc_info=error)
             self._admitted.bug = error
@@ -207,6 +208,8 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     if isinstance(error, CallRefused):
         return Failure(status=_STATUS[error.kind], kind=error.kind, message=str(error), param=error.param)
+    if isinstance(error, PluginError):
+        return Failure(status=500, kind="bug", message=str(error))
     if isinstance(error, InfraError):
         return Failure(status=503, kind="unavailable", message=str(error))
     return Failure(status=500, kind="bug", message="the policy's side failed; its log says why")

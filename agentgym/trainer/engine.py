@@ -18,6 +18,7 @@ from torch import Tensor
 
 from agentgym.errors import InfraError
 from agentgym.models.architecture import read_architecture
+from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
 from agentgym.rl.packing import TrainBatch, of_trained, pack, row_slices, unpack
@@ -367,7 +368,8 @@ class TitanEngine:
         old_N = part.columns["old_logprobs"] if has_old else logprobs_N.detach()
         tokens = TrainedTokens(logprobs=logprobs_N, entropy=entropy_N, old_logprobs=old_N, **given)
         treated = self._mismatch.treat(tokens, self.version, has_old=has_old)
-        result = self._loss(treated.given, self.version)
+        with blamed("losses", self._loss):
+            result = self._loss(treated.given, self.version)
         loss = (treated.weigh(faults.checked(treated.given, result)) * part.columns["weights"]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._built.critic is not None and "returns" in part.columns:

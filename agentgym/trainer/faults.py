@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
+from agentgym.plugin_errors import origin_of
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.trainer.parallel import Ranks
 
@@ -66,8 +67,9 @@ class Faults:
             torch.save({"loss": repr(self._loss), "returned": loss_N.cpu(), "tokens": columns}, path)
         ranks.barrier()
         kind = InfraError if fault == GIVEN else UserError
+        name = type(self._loss).__name__ + origin_of(self._loss, " ({})")
         raise kind(
-            f"step {step}: the loss {type(self._loss).__name__}: {FAULTS[fault]}. This update changed no weight. The "
+            f"step {step}: the loss {name}: {FAULTS[fault]}. This update changed no weight. The "
             f"microbatch is in {path}; agentgym.trainer.faults.read_batch gives its tokens to call the loss on"
         )
 

@@ -195,7 +195,7 @@ def test_calls_run_together_only_where_all_tools_are_safe_for_that() -> None:
 
 
 @pytest.mark.parametrize("beside", [(), (call("look", after_s=9),)])
-@pytest.mark.parametrize(("fail", "source"), [("bug", "environment:count.look"), ("infra", "sandbox")])
+@pytest.mark.parametrize(("fail", "source"), [("bug", "environment:count.look"), ("infra", "environment:count.look")])
 def test_what_a_tool_raises_ends_the_episode_and_is_no_zero(
     fail: str, source: str, beside: tuple[ToolCall, ...]
 ) -> None:

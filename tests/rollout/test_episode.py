@@ -146,10 +146,12 @@ def test_the_recipes_turn_limit_counts_before_the_environments(play):
 
 @pytest.mark.parametrize("spec", [None, SandboxSpec()])
 def test_only_a_task_that_asks_for_a_sandbox_gets_one(play, spec):
-    sandbox = object()
-    play("yes", task=replace(TASK, sandbox=spec), sandbox=sandbox)
+    class Named:
+        name = "a sandbox"
+
+    play("yes", task=replace(TASK, sandbox=spec), sandbox=Named())
     [context] = play.environment.contexts
-    assert context.sandbox is (None if spec is None else sandbox)
+    assert (context.sandbox and context.sandbox.name) == (None if spec is None else "a sandbox")
 
 
 def test_what_start_returns_is_the_episodes_state_until_it_finishes(play):

@@ -275,7 +275,7 @@ def tool_that_breaks(text: str) -> Any:
     given = shared(text)
     says: list[Message] = [{"role": "assistant", "content": text, "tool_calls": [call]}]
     episode = run_fast(play_script(given["environment"], given["environment"].task, says, scorer=given["scorer"]))
-    assert episode.error is not None and episode.error.source == "sandbox"
+    assert episode.error is not None and episode.error.source == "environment:odd.break"
     return episode.error, episode.messages, episode.tool_calls
 
 

@@ -119,7 +119,7 @@ async def test_infrastructure_that_stays_lost_is_an_error_and_so_is_a_bug_of_the
     episode = play(max_retries=1)
     await episode.reset(0)
     failures.extend([InfraError("gone"), InfraError("gone again")])
-    with pytest.raises(InfraError, match="echo/0: sandbox: InfraError: gone again"):
+    with pytest.raises(InfraError, match=r"echo/0: environment:echo\.reply: InfraError: gone again"):
         await episode.step("one")
     await episode.reset(0)
     failures.append(bug := KeyError("typo"))

@@ -21,7 +21,7 @@ from agentgym.rl.config import LoopConfig
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.learnable import Learnable
 from agentgym.rollout.tasks import Shuffled, TaskSampler
-from agentgym.run.background import Background, Sinks
+from agentgym.run.background import Background
 from agentgym.run.calls import BufferCalls, DatasetCalls
 from agentgym.run.checkpoints import CheckpointWriter
 from agentgym.run.engines import Engines
@@ -31,6 +31,7 @@ from agentgym.run.resume import StartPoint
 from agentgym.run.services import Services, TrainerCalls
 from agentgym.run.session import Session
 from agentgym.run.settle import Settled
+from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter
 from agentgym.trainer.actor import TitanTrainer, TrainerStatus
@@ -161,7 +162,7 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
     made: dict[str, Any] = {
         "session": session,
         "dataset": dataset(sampler),
-        "trainer": TrainerCalls(learner, trainer, checkpoints),  # type: ignore[arg-type]
+        "trainer": TrainerCalls(learner, trainer, checkpoints, Sinks()),  # type: ignore[arg-type]
         "replay_buffer": BufferCalls.of(RECIPE.loop, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
         "checkpoints": checkpoints,

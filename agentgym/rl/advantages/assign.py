@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import compress
 
+from agentgym.plugin_errors import blamed, origin_of
 from agentgym.rl.advantages.advantage import Advantage, StepBatch, TurnTokens, reward_of
 from agentgym.types import Episode, Group, Outcome
 
@@ -20,20 +21,20 @@ def assign_advantages(group: Group, advantage: Advantage) -> None:
     counted = list(compress(group.episodes, counts_G))
     for episode in counted:
         reward_of(episode)  # an advantage of one's own may not look
-    values = advantage(counted)
+    with blamed("advantages", advantage):
+        values, turns_G, of_tokens = advantage(counted), advantage.of_turns(counted), advantage.of_tokens(counted)
     if len(values) != len(counted) or not all(map(math.isfinite, values)):
         raise ValueError(
-            f"{type(advantage).__name__} gave the advantages {values} for {len(counted)} episodes; "
+            f"{_named(advantage)} gave the advantages {values} for {len(counted)} episodes; "
             "give one finite number for each"
         )
-    for episode, of_turns in zip(counted, advantage.of_turns(counted) or [[] for _ in counted], strict=True):
+    for episode, of_turns in zip(counted, turns_G or [[] for _ in counted], strict=True):
         if of_turns and not (len(of_turns) == len(episode.turns) and all(map(math.isfinite, of_turns))):
             raise ValueError(
-                f"{type(advantage).__name__} gave the advantages {of_turns} for {len(episode.turns)} turns; "
+                f"{_named(advantage)} gave the advantages {of_turns} for {len(episode.turns)} turns; "
                 "give one finite number for each"
             )
         episode.turn_advantages, episode.token_advantages = of_turns, []
-    of_tokens = advantage.of_tokens(counted)
     if of_tokens is not None:
         for episode, rows in zip(counted, of_tokens, strict=True):
             _keep(episode, rows, advantage)
@@ -47,7 +48,8 @@ def assign_batch(batch: StepBatch, advantage: Advantage) -> dict[str, TurnTokens
 
     Raises ValueError as `assign_advantages` does.
     """
-    given = advantage.of_batch(batch)
+    with blamed("advantages", advantage):
+        given = advantage.of_batch(batch)
     if given is None:
         return {}
     for group in batch.groups:
@@ -82,6 +84,10 @@ def _check(episode: Episode, rows: TurnTokens, advantage: Advantage, what: str) 
         found: Sequence[int] = [len(row) for row in rows]
         finite = "" if not fits else ", some not finite"
         raise ValueError(
-            f"{type(advantage).__name__} gave {found}{finite} {what} for the turns of {episode.episode_id}, which "
+            f"{_named(advantage)} gave {found}{finite} {what} for the turns of {episode.episode_id}, which "
             f"sampled {wanted} tokens; give one finite number for each token"
         )
+
+
+def _named(advantage: Advantage) -> str:
+    return type(advantage).__name__ + origin_of(advantage, " ({})")

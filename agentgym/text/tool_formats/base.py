@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from agentgym.plugin_errors import blamed
 from agentgym.text.tool_formats.json_calls import Unreadable as Unreadable
 from agentgym.text.tool_formats.json_calls import read_json as read_json
 from agentgym.tools import MalformedCall, ToolCall
@@ -66,6 +67,28 @@ class ToolFormat(ABC):
             begun = at + 1
         parsed = self.parse("".join(pieces))
         return Parsed(parsed.content.replace(stand_in, ""), tuple(_without(stand_in, call) for call in parsed.calls))
+
+
+@dataclass(frozen=True)
+class GuardedFormat(ToolFormat):
+    """A format that was chosen by name or import path: what it raises names it."""
+
+    inner: ToolFormat
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "markers", self.inner.markers)
+
+    def parse(self, text: str) -> Parsed:
+        with blamed("tool_formats", self.inner):
+            return self.inner.parse(text)
+
+    def write(self, calls: Sequence[ToolCall], content: str = "") -> str:
+        with blamed("tool_formats", self.inner):
+            return self.inner.write(calls, content)
+
+    def parse_ids(self, token_ids: Sequence[int], tokenizer: TokenTexts) -> Parsed:
+        with blamed("tool_formats", self.inner):
+            return self.inner.parse_ids(token_ids, tokenizer)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every turn that calls
