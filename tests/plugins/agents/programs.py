@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 from agentgym.agents import AgentFailed
 from agentgym.sandbox import FileRefused
@@ -63,3 +66,22 @@ def fails(context, *, how):
         return
     context.answer("soon")
     time.sleep(99)
+
+
+def repeats(context):
+    """Asks the policy for each answer."""
+    done = False
+    while not done:
+        done = context.answer(asked(f"{context.url}/v1", context.key, context.messages)).done
+
+
+def asked(base_url, key, messages):
+    body = json.dumps({"model": "policy", "messages": list(messages)}).encode()
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    with urlopen(Request(f"{base_url}/chat/completions", body, headers)) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+
+if __name__ == "__main__":  # as a command
+    task = json.loads(Path(os.environ["AGENTGYM_TASK"]).read_text())
+    print(asked(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], task["messages"]))

@@ -1,0 +1,29 @@
+"""Environments that ship, and those of the pages, keep the promises of `agentgym.env`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentgym.testing import EnvironmentConformance
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+class TestMath(EnvironmentConformance):
+    environment = "math"
+
+
+class TestToolUse(EnvironmentConformance):
+    environment, num_tasks = "tool_use", 4
+
+
+class TestCodeExec(EnvironmentConformance):
+    environment, sandbox = "code_exec", "monty"
+
+
+class TestGuessNumber(EnvironmentConformance):
+    environment = f"{DATA}/example_plugin/guess_number.py:GuessNumber"
+
+
+class TestRepeatNumber(EnvironmentConformance):
+    environment = f"{DATA}/repeat_number.py:RepeatNumber"
