@@ -16,6 +16,7 @@ from agentgym.runs.changes import Change, values_at, with_values
 from agentgym.runs.checkpoints import drop_undone, load_position, lost_rows, torn_step
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import check_weights
+from agentgym.runs.own import PICKLE
 from agentgym.runs.starts import start_of
 from agentgym.trainer.checkpoint import check, check_adapters
 from agentgym.trainer.config import LoraConfig
@@ -109,6 +110,13 @@ def resumed_state(
     when no checkpoint is whole, or not that one, or when it was saved with another trainer.lora.
     """
     sweep()  # what the run left in memory if it was killed
+    others = [step for step in folder.checkpoint_steps() if (folder.checkpoint_dir(step) / PICKLE).is_file()]
+    if others and not folder.has_state:
+        raise UserError(
+            f"the checkpoints of {folder.path} were saved by services.save, and only its own loop goes on from them: "
+            "start that program again with services.load, or start a new run from the last one's weights with "
+            f"--model.path {folder.checkpoint_dir(others[-1])}"
+        )
     if not folder.has_state and from_step is None:
         drop_undone(folder, -1)
         say("it ended before it had saved anything, so it begins again")

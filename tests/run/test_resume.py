@@ -15,6 +15,7 @@ from agentgym.errors import UserError
 from agentgym.loops.async_rl import Position
 from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
+from agentgym.run.loop_state import save_loop
 from agentgym.run.resume import RunState, resumed_state, undo_later_steps
 from agentgym.runs.checkpoints import drop_unfinished, save_position
 from agentgym.runs.folder import RunFolder
@@ -182,6 +183,16 @@ def test_a_run_of_an_older_version_has_its_position_in_the_state_alone(folder: R
     for step in WHOLE:
         no_position(folder.checkpoint_dir(step))
     assert resume(folder)[0] == Position(step=40, next_group=120)
+
+
+def test_checkpoints_of_a_loop_over_services_are_refused_and_stay(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "own") as own:
+        place = save(own, 3)
+        save_loop(place, b"")
+        for from_step in (None, 3):
+            with pytest.raises(UserError, match=rf"services.load, or .* --model.path {place}$"):
+                resumed_state(own, policy_path(), from_step, print, LORA)
+        assert own.checkpoint_steps() == [3]
 
 
 def test_a_run_that_ended_before_it_saved_anything_begins_again(tmp_path: Path) -> None:
