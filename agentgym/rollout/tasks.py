@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from agentgym.components import name_of
@@ -134,9 +134,13 @@ def _shown(sampler: TaskSampler | None) -> str:
 
 
 def drawn(environment: Environment, split: Split, seed: int = 0) -> Iterator[Task]:
-    """The environment's tasks. Raises UserError, with the line, where it raises, and for what is not a task."""
+    """The environment's tasks, which say the split that they are of, also where the environment left that out.
+
+    Raises UserError, with the line, where it raises, and for what is not a task.
+    """
     where = f"environment {environment.name!r}: tasks({split!r}, {seed})"
-    return checked_tasks(where, partial(environment.tasks, split, seed), environment)
+    for task in checked_tasks(where, partial(environment.tasks, split, seed), environment):
+        yield task if task.split == split else replace(task, split=split)
 
 
 def checked_tasks(where: str, begin: Callable[[], Iterable[Task]], thing: object = None) -> Iterator[Task]:

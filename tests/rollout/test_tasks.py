@@ -6,6 +6,7 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
+from agentgym.rollout import tasks
 from agentgym.rollout.tasks import Sequential, Shuffled
 from agentgym.types import Task
 
@@ -35,6 +36,11 @@ def test_a_finite_split_is_drawn_again_with_the_next_seed_or_in_the_same_order()
 @pytest.mark.parametrize("sampler", [Shuffled(), Sequential()])
 def test_a_resumed_run_goes_on_with_the_tasks_it_would_have_had(sampler):
     assert drawn(sampler, 4, 3) == drawn(sampler, 0)[4:]
+
+
+def test_a_task_says_the_split_that_it_is_of_where_its_environment_left_that_out():
+    found = [*tasks.drawn(Finite(), "test", 5), *itertools.islice(Sequential().tasks(Finite(), 5, 0), 2)]
+    assert [task.split for task in found] == ["test", "test", "test", "train", "train"]
 
 
 def test_a_split_without_tasks_is_the_users_mistake():
