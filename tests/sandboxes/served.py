@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import ordinary_user
 
+from agentgym.config import build
 from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, SandboxBackend, SandboxOptions, Verdict
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.bubblewrap.backend import BubblewrapBackend
@@ -129,7 +130,7 @@ async def _receive(reader: asyncio.StreamReader) -> Any:
 
 async def _serve(fd: int, options: SandboxOptions) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
-    backend = BubblewrapBackend(BubblewrapConfig.from_options(options))
+    backend = BubblewrapBackend(build(BubblewrapConfig, options))
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def answer(number: int, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import pytest_asyncio
 from pool_fakes import until
 from served import ServedBackend, served
 
+from agentgym.config import build
 from agentgym.errors import UserError
 from agentgym.sandbox import CallCase, GradeRequest, Limits, RunStatus, SandboxUnavailable
 from agentgym_sandboxes.bubblewrap.backend import BubblewrapBackend
@@ -296,4 +297,4 @@ async def test_sessions_are_refused_by_name(bubblewrap: ServedBackend) -> None:
 )
 async def test_an_option_that_can_not_be_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        BubblewrapConfig.from_options(dict(options))
+        build(BubblewrapConfig, options)

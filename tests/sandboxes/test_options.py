@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from agentgym.config import build
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import CallCase, GradeRequest, Limits, SandboxUnavailable, StdioCase
@@ -23,21 +24,21 @@ from agentgym_sandboxes.monty.config import MontyConfig
 @pytest.mark.parametrize("name", ["docker", "monty"])
 def test_an_unknown_option_names_the_nearest(name: str) -> None:
     key, near = {"docker": ("pool_sise", "pool_size"), "monty": ("worker", "workers")}[name]
-    with pytest.raises(UserError, match=f"sandbox '{name}' has no option '{key}'. Did you mean '{near}'"):
+    with pytest.raises(UserError, match=f"of sandbox '{name}': there is no field '{key}'. Did you mean '{near}'"):
         PluginRegistry.discover().sandbox(name)({key: 1})
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"slots": "four"}, "sandbox.options.slots is 'four'; it must be of type int"),
-        ({"slots": True}, "sandbox.options.slots is True"),
-        ({"image": 5}, "sandbox.options.image is 5; it must be of type str or null"),
+        ({"slots": "four"}, "options of sandbox 'docker': slots is 'four' (str); allowed is int"),
+        ({"slots": True}, "slots is True (bool); allowed is int"),
+        ({"image": 5}, "image is 5 (int)"),
         ({"slots": 0}, "slots is 0; it must be 1 to 16"),
         ({"memory_mib": 4096}, "its container at least as much"),
         ({"ping_every_s": 0}, "ping_every_s is 0; it must be more than 0"),
-        ({"engines": "tcp://a"}, "sandbox.options.engines is 'tcp://a'; it must be a list of str, as [a, b]"),
-        ({"engines": ["tcp://a", 5]}, "it must be a list of str"),
+        ({"engines": "tcp://a"}, "write it as a list: [tcp://a]"),
+        ({"engines": ["tcp://a", 5]}, "engines[1] is 5 (int)"),
         ({"engines": ["tcp://a", "tcp://a"]}, "name each engine once"),
         ({"engines": ["tcp://a"], "engine": "tcp://b"}, "give one of the two"),
         ({"tls_ca": "ca.pem"}, "only tls_ca is given; TLS takes all of tls_ca, tls_cert and tls_key"),
@@ -45,7 +46,7 @@ def test_an_unknown_option_names_the_nearest(name: str) -> None:
         ({"engine": "http://host"}, "give unix:///path/to/docker.sock, tcp://host:port or ssh://user@host"),
         ({"engine": "ssh://-oProxyCommand=x"}, "give unix:///path/to/docker.sock, tcp://"),
         ({"packages": ["numpy>=2", "Numpy<3"]}, "names numpy twice: numpy<3 and numpy>=2"),
-        ({"packages": "numpy"}, "it must be a list of str, as [a, b], also for only one"),
+        ({"packages": "numpy"}, "write it as a list: [numpy]"),
         ({"packages": ["numpy"], "image": "mine"}, "an image of your own brings its packages itself"),
         ({"preload": ["numpy==2"]}, "preload has 'numpy==2'; give names of modules, as numpy or scipy.stats"),
         ({"preload": ["-c"]}, "give names of modules"),
@@ -59,11 +60,11 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(options: dict[str, object
 
 
 def test_options_reach_the_config() -> None:
-    config = DockerConfig.from_options({"pool_size": 3, "cpus": 2, "image": None, "runtime": "runsc"})
+    config = build(DockerConfig, {"pool_size": 3, "cpus": 2, "image": None, "runtime": "runsc"})
     assert (config.pool_size, config.cpus, config.runtime) == (3, 2, "runsc")
-    config = DockerConfig.from_options({"engines": ["tcp://a:2375", "ssh://me@b"]})
+    config = build(DockerConfig, {"engines": ["tcp://a:2375", "ssh://me@b"]})
     assert config.urls == ("tcp://a:2375", "ssh://me@b")
-    assert MontyConfig.from_options({"workers": 3}).num_workers == 3
+    assert build(MontyConfig, {"workers": 3}).num_workers == 3
 
 
 def test_importing_the_plugins_loads_neither_docker_nor_monty() -> None:

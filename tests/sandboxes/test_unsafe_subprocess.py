@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pool_fakes import until
 
+from agentgym.config import build
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Limits, RunStatus
@@ -26,8 +27,8 @@ async def test_without_the_flag_it_does_nothing_and_says_what_it_is() -> None:
 
 async def test_the_flag_must_be_a_real_true() -> None:
     for value in (1, "true"):
-        with pytest.raises(UserError, match="must be of type bool"):
-            UnsafeSubprocessConfig.from_options({"allow_unsafe": value})
+        with pytest.raises(UserError, match="allowed is bool"):
+            build(UnsafeSubprocessConfig, {"allow_unsafe": value})
 
 
 async def test_it_claims_nothing_and_its_runs_can_be_told(unsafe_subprocess: UnsafeSubprocessBackend) -> None:

@@ -21,7 +21,8 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:
+    from agentgym.config import build
     from agentgym_sandboxes.bubblewrap.backend import BubblewrapBackend
     from agentgym_sandboxes.bubblewrap.config import BubblewrapConfig
 
-    return BubblewrapBackend(BubblewrapConfig.from_options(options))
+    return BubblewrapBackend(build(BubblewrapConfig, options, "options of sandbox 'bubblewrap'"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from agentgym.sandbox import SandboxOptions
-from agentgym_sandboxes.host.options import BOXES, check_ranges, from_options
+from agentgym_sandboxes.host.options import BOXES, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,3 @@ class BubblewrapConfig:
     def __post_init__(self) -> None:
         ranges = {"memory_mib": (32, inf), "work_mib": (1, inf), "tmp_mib": (1, inf)}
         check_ranges(self, {**BOXES, **ranges})
-
-    @classmethod
-    def from_options(cls, options: SandboxOptions) -> BubblewrapConfig:
-        return from_options(cls, "bubblewrap", options)

@@ -22,7 +22,8 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:
+    from agentgym.config import build
     from agentgym_sandboxes.docker.backend import DockerBackend
     from agentgym_sandboxes.docker.config import DockerConfig
 
-    return DockerBackend(DockerConfig.from_options(options))
+    return DockerBackend(build(DockerConfig, options, "options of sandbox 'docker'"))

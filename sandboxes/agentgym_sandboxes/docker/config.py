@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import inf
 
 from agentgym.errors import UserError
-from agentgym.sandbox import SandboxOptions
 from agentgym_sandboxes.docker.endpoint import Tls, check_url
 from agentgym_sandboxes.docker.requirements import Requirement, read_requirements
-from agentgym_sandboxes.host.options import POSITIVE, check_ranges, from_options
+from agentgym_sandboxes.host.options import POSITIVE, check_ranges
 
 MAX_PRELOAD = 64
 RANGES = {
@@ -104,10 +103,6 @@ class DockerConfig:
             )
         self._check_engines()
         self._check_packages()
-
-    @classmethod
-    def from_options(cls, options: SandboxOptions) -> DockerConfig:
-        return from_options(cls, "docker", options)
 
     @property
     def urls(self) -> tuple[str | None, ...]:

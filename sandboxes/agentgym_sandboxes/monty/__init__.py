@@ -22,7 +22,8 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:
+    from agentgym.config import build
     from agentgym_sandboxes.monty.backend import MontyBackend
     from agentgym_sandboxes.monty.config import MontyConfig
 
-    return MontyBackend(MontyConfig.from_options(options))
+    return MontyBackend(build(MontyConfig, options, "options of sandbox 'monty'"))

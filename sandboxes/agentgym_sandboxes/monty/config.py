@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from math import inf
 
-from agentgym.sandbox import SandboxOptions
-from agentgym_sandboxes.host.options import check_ranges, from_options
+from agentgym_sandboxes.host.options import check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +22,6 @@ class MontyConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, {"workers": (0, inf), "memory_mib": (1, inf), "max_recursion": (1, 10_000)})
-
-    @classmethod
-    def from_options(cls, options: SandboxOptions) -> MontyConfig:
-        return from_options(cls, "monty", options)
 
     @property
     def num_workers(self) -> int:

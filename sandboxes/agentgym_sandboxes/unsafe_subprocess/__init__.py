@@ -15,7 +15,8 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
 
 
 def _create(options: SandboxOptions) -> SandboxBackend:
+    from agentgym.config import build
     from agentgym_sandboxes.unsafe_subprocess.backend import UnsafeSubprocessBackend
     from agentgym_sandboxes.unsafe_subprocess.config import UnsafeSubprocessConfig
 
-    return UnsafeSubprocessBackend(UnsafeSubprocessConfig.from_options(options))
+    return UnsafeSubprocessBackend(build(UnsafeSubprocessConfig, options, "options of sandbox 'unsafe_subprocess'"))

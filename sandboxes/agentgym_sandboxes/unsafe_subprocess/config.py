@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from agentgym.sandbox import SandboxOptions
-from agentgym_sandboxes.host.options import BOXES, check_ranges, from_options
+from agentgym_sandboxes.host.options import BOXES, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,3 @@ class UnsafeSubprocessConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, {**BOXES, "memory_mib": (32, inf)})
-
-    @classmethod
-    def from_options(cls, options: SandboxOptions) -> UnsafeSubprocessConfig:
-        return from_options(cls, "unsafe_subprocess", options)
