@@ -17,6 +17,7 @@ from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
 
 MAX_WORDS = 4000
+MAX_CHARS = 20_000
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -139,8 +140,8 @@ def _parts(old: str, new: str) -> tuple[list[list[str]], bool]:
     """Pieces of ["=", text], ["-", text] of the first alone, and ["+", text] of the second alone."""
     if old == new:
         return ([["=", old]] if old else []), False
-    a, b = _WORD.findall(old), _WORD.findall(new)
-    if cut := max(len(a), len(b)) > MAX_WORDS:
+    a, b = _WORD.findall(old[: MAX_CHARS + 1]), _WORD.findall(new[: MAX_CHARS + 1])
+    if cut := max(len(a), len(b)) > MAX_WORDS or max(len(old), len(new)) > MAX_CHARS:
         return [["-", old[:MAX_WORDS]], ["+", new[:MAX_WORDS]]], cut
     parts: list[list[str]] = []
     for kind, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from agentgym.tables.roots import Roots
 from agentgym.view.app import View
@@ -15,11 +16,13 @@ from agentgym.view.server import listen, serve
 
 
 @contextmanager
-def viewing(*folders: Path, cache: Path | None = None) -> Iterator[str]:
-    """The address of a view of the folders."""
+def viewing(*folders: Path, **fields: Any) -> Iterator[str]:
+    """The address of a view of the folders; fields are the view's."""
     addresses: SimpleQueue[str] = SimpleQueue()
     ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(folders, cache, addresses, ended)))
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_serve(View(roots=Roots.of(folders), **fields), addresses, ended))
+    )
     thread.start()
     try:
         yield addresses.get(timeout=30)
@@ -28,10 +31,7 @@ def viewing(*folders: Path, cache: Path | None = None) -> Iterator[str]:
         thread.join()
 
 
-async def _serve(
-    folders: tuple[Path, ...], cache: Path | None, addresses: SimpleQueue[str], ended: threading.Event
-) -> None:
-    view = View(roots=Roots.of(folders), cache=cache)
+async def _serve(view: View, addresses: SimpleQueue[str], ended: threading.Event) -> None:
     serving = asyncio.create_task(serve(view, "127.0.0.1", listen("127.0.0.1", 0), addresses.put))
     waiting = asyncio.create_task(asyncio.to_thread(ended.wait))
     await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
