@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias
 
 from agentgym.evals.play import EvalResult, EvalSetup
-from agentgym.evals.statistics import paired_difference, student_quantile
+from agentgym.evals.statistics import student_quantile
 from agentgym.evals.symptoms import ENDED, TRUNCATED, Facts, find_symptoms, grade, with_remedy
 from agentgym.findings import Finding
 from agentgym.runs.curve import HELD_OUT_LOSS, LOSS, REWARD, SUCCESS
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.metrics import MetricsRow
-from agentgym.types import Json
 
 Verdict: TypeAlias = Literal["learning", "unlearning", "no_change", "too_early", "ended"]
 FEWEST_STEPS = 6  # of training, before two halves of them are compared
@@ -42,6 +41,23 @@ class Evaluation:
     step: int
     setup: EvalSetup
     result: EvalResult
+
+    @classmethod
+    def of(cls, step: int, record: Mapping[str, Any]) -> Self | None:
+        """None for one that is not finished, or that another version saved: nothing is said of its numbers."""
+        if not record.get("result"):
+            return None
+        try:
+            setup, result = EvalSetup.from_mapping(record["setup"]), EvalResult.from_mapping(record["result"])
+        except (TypeError, KeyError):
+            return None
+        return cls(step=step, setup=setup, result=result)
+
+    def follows(self, first: Evaluation) -> bool:
+        """Whether both played alike; the tasks of the smaller one are the first tasks of the larger."""
+        a, b = first.setup, self.setup
+        same = (a.environment, a.version, a.seed, a.greedy) == (b.environment, b.version, b.seed, b.greedy)
+        return same and (a.num_tasks != b.num_tasks or a.data_hash == b.data_hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +143,8 @@ def diagnose_figures(
 
 def read_evaluations(run: RunFolder) -> list[Evaluation]:
     """Reads the evaluations that are finished and of this version, by step."""
-    found = []
-    for step in run.episode_steps(evaluation=True):
-        record = read_record(run, step)
-        if not record.get("result"):
-            continue
-        try:
-            setup = EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"]))
-            result = EvalResult.from_mapping(cast("dict[str, Json]", record["result"]))
-        except (TypeError, KeyError):
-            continue  # of another version: its numbers are in the files, and nothing is said of them
-        found.append(Evaluation(step=step, setup=setup, result=result))
-    return found
+    found = (Evaluation.of(step, read_record(run, step)) for step in run.episode_steps(evaluation=True))
+    return [one for one in found if one is not None]
 
 
 LOSS_NAMES = ("held-out loss", "training loss")
@@ -149,28 +155,18 @@ def _held_out(evaluations: Sequence[Evaluation]) -> Change | None:
     if len(evaluations) < 2:
         return None
     last = evaluations[-1]
-    first = next((one for one in evaluations[:-1] if one.result.num_episodes and _comparable(one, last)), None)
+    first = next((one for one in evaluations[:-1] if one.result.num_episodes and last.follows(one)), None)
     return None if first is None else _paired(first, last)
 
 
-def _comparable(first: Evaluation, second: Evaluation) -> bool:
-    """The tasks of the smaller one are the first tasks of the larger."""
-    a, b = first.setup, second.setup
-    same = (a.environment, a.version, a.seed, a.greedy) == (b.environment, b.version, b.seed, b.greedy)
-    return same and (a.num_tasks != b.num_tasks or a.data_hash == b.data_hash)
-
-
 def _paired(first: Evaluation, last: Evaluation) -> Change | None:
-    samples, measure = min(first.setup.samples_per_task, last.setup.samples_per_task), last.result.measure
-    both = [one.result.by_task if measure == "success" else one.result.reward_by_task for one in (first, last)]
-    pairs = list(zip(*both, strict=False))  # of the tasks that both played
-    before, after = ([row[side][:samples] for row in pairs] for side in (0, 1))
+    before, after = last.result.beside(first.result)
     try:
-        found = paired_difference(before, after, shares=measure == "success")
+        found = last.result.difference_from(first.result)
     except ValueError:
         return None
     return Change(
-        what=f"held-out {measure}",
+        what=f"held-out {last.result.measure}",
         first=_mean([float(x) for row in before for x in row if x is not None]),
         last=_mean([float(x) for row in after for x in row if x is not None]),
         mean=found.mean,
@@ -235,7 +231,7 @@ def _past_best(evaluations: Sequence[Evaluation]) -> Finding | None:
     last = evaluations[-1]
     best = max(evaluations[:-1], key=lambda one: one.result.success or 0.0)
     known = None not in (best.result.success, last.result.success)  # a reward's scale has no threshold
-    fall = _paired(best, last) if known and _comparable(best, last) else None
+    fall = _paired(best, last) if known and last.follows(best) else None
     if fall is None or fall.high >= 0 or fall.mean > -PAST_BEST:
         return None
     interval = f"{fall.mean:+.3f} [{fall.low:+.3f}, {fall.high:+.3f}], {fall.count} tasks"

@@ -15,6 +15,7 @@ from agentgym.env import Environment
 from agentgym.errors import InfraError
 from agentgym.evals.statistics import (
     PairedDifference,
+    TaskScores,
     mean_interval,
     paired_difference,
     pass_at_k,
@@ -126,11 +127,15 @@ class EvalResult:
         """What evaluations like this one are compared by."""
         return "reward" if self.success is None and self.reward_mean is not None else "success"
 
+    def beside(self, first: EvalResult) -> tuple[TaskScores, TaskScores]:
+        """The scores of `first` and of this one, of tasks and samples that both played (a prefix)."""
+        both = [one.by_task if self.measure == "success" else one.reward_by_task for one in (first, self)]
+        pairs = [(a[: len(b)], b[: len(a)]) for a, b in zip(*both, strict=False)]
+        return [a for a, _ in pairs], [b for _, b in pairs]
+
     def difference_from(self, first: EvalResult) -> PairedDifference:
-        """The change of `measure` from `first`, paired by task. Raises ValueError where fewer than two are in both."""
-        if self.measure == "reward":
-            return paired_difference(first.reward_by_task, self.reward_by_task)
-        return paired_difference(first.by_task, self.by_task, shares=True)
+        """The change of `measure`, paired by task. Raises ValueError where fewer than two tasks are in both."""
+        return paired_difference(*self.beside(first), shares=self.measure == "success")
 
     def to_mapping(self) -> dict[str, Json]:
         return cast("dict[str, Json]", asdict(self))
