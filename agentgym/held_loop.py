@@ -255,7 +255,7 @@ def line_in(frame: FrameType | None, *, installed: bool = True) -> str:
 def line_of(error: BaseException) -> str:
     """The line of plugin code that raised it, or called what raised it, as `my_env.py:77 in reply`; "" for none."""
     trace = [(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walk_tb(error.__traceback__)]
-    return _line(itertools.dropwhile(lambda one: one[0].startswith(PACKAGE), reversed(trace)))
+    return _line(itertools.dropwhile(lambda one: one[0].startswith(PACKAGE) or _is_stdlib(one[0]), reversed(trace)))
 
 
 def _line(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
@@ -266,12 +266,16 @@ def _line(stack: Iterable[tuple[str, int, str]], installed: bool = True) -> str:
             break
         if _root(file) == "pluggy" or file.startswith(("<frozen", "<string")):
             continue
-        if not file.startswith(STDLIB) or _root(file):
+        if not _is_stdlib(file):
             found.append((file, line, name))
     if not found or (_root(found[-1][0]) and not installed):
         return ""
     file, line, name = next(one for one in found if _root(one[0]) == _root(found[-1][0]))
     return f"{file.removeprefix(f'{Path.cwd()}{os.sep}')}:{line} in {name}"
+
+
+def _is_stdlib(file: str) -> bool:
+    return file.startswith(STDLIB) and not _root(file)
 
 
 def _root(file: str) -> str:

@@ -38,7 +38,8 @@ class FedSink:
 
     def __init__(self, name: str, factory: SinkFactory, config: LoggingConfig) -> None:
         self.name, self.share, self.failed = name, 0.0, cast("PluginError | None", None)
-        self._sink: MetricSink | None = None
+        self._made: MetricSink | None = None
+        self._sink: MetricSink | None = None  # once it is open
         self._factory, self._config = factory, config
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._with_episodes: list[Future[None]] = []
@@ -53,7 +54,7 @@ class FedSink:
         """
 
         def make() -> None:
-            sink = self._factory()
+            sink = self._made = self._factory()
             self.share = share_of(sink)
             if self.share or not for_episodes:
                 sink.open(run_dir, config)
@@ -92,7 +93,7 @@ class FedSink:
     async def close(self) -> None:
         """Wait for all calls, and close it. One that hangs is left behind."""
         if self._sink is not None and not self.hangs():
-            await self._wait(self._add(self._sink.close, even_failed=True))
+            await self._wait(self._add(self._sink.close, "closing it: ", even_failed=True))
         self._calls.put((_end, Future()))
 
     def hangs(self) -> bool:
@@ -116,7 +117,7 @@ class FedSink:
     def _warn(self, what: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("the sink %r%s %s", self.name, origin_of(self._sink or self._factory, " ({})"), what)
+            log.warning("the sink %r%s %s", self.name, origin_of(self._made, " ({})"), what)
 
     def _add(self, call: Callable[[], None], prefix: str = "", *, even_failed: bool = False) -> Future[None]:
         """Returns at once. prefix: the beginning of a warning about it."""
@@ -136,7 +137,7 @@ class FedSink:
     def _leave_out(self, error: BaseException, prefix: str = "") -> None:
         if self.failed is not None:
             return
-        failed = error if isinstance(error, PluginError) else plugin_error("sink", self._sink, error, self.name)
+        failed = error if isinstance(error, PluginError) else plugin_error("sink", self._made, error, self.name)
         failed.__cause__, self.failed = failed.__cause__ or error, failed
         if self._sink is not None and self._config.sink_errors == "leave_out":
             log.warning("%s%s. It gets nothing more in this run; logging.sink_errors: end would end it", prefix, failed)

@@ -1,34 +1,29 @@
-"""A plugin of which everything raises when it is used; `boom` is the line to be named."""
+"""A plugin of which everything raises when it is used; the line in `boom` is the one to be named."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from itertools import count, islice
 
-from agentgym import (
-    Agent,
-    AgentContext,
-    Environment,
-    Episode,
-    EpisodeContext,
-    Reply,
-    Reward,
-    SandboxSpec,
-    Task,
-    hookimpl,
-)
+from bare_backend import BareBackend
+from bare_session import BareSession
+
+from agentgym import Agent, Environment, InfraError, Reply, Reward, SandboxSpec, Task, hookimpl
 from agentgym.rl.advantages import Advantage
-from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
-from agentgym.rollout.tasks import Shuffled
-from agentgym.sandbox import Capabilities, RunResult, RunStatus, SandboxBackend
-from agentgym.text.tool_formats.base import Parsed, ToolFormat
-from agentgym.tools import ToolCall
+from agentgym.rl.losses import Loss
+from agentgym.rollout.tasks import Shuffled, TaskStream
+from agentgym.sandbox import DEFAULT_LIMITS, FileRefused, SandboxLost
+from agentgym.text.tool_formats.base import ToolFormat
 
 
-def boom(what: str) -> NoReturn:
+def boom(what="boom", *_, **__):
     raise KeyError(what)
+
+
+async def boom_later(*_, **__):
+    boom()
 
 
 class Sound(Environment):
@@ -37,166 +32,122 @@ class Sound(Environment):
     name = "sound"
     rewards = {"fine": 1.0}
 
-    def tasks(self, split: str, seed: int = 0) -> Iterator[Task]:
-        for number in itertools.count(seed) if split == "train" else range(8):
+    def tasks(self, split, seed=0):
+        for number in islice(count(seed), None if split == "train" else 8):
             prompt = ({"role": "user", "content": f"Say {number}."},)
-            spec = SandboxSpec(allow_interpreters=("plain",))
-            yield Task(task_id=f"{split}-{number}", prompt=prompt, split=split, sandbox=spec)
+            yield Task(task_id=f"{split}-{number}", prompt=prompt, split=split, sandbox=SandboxSpec())
 
-    async def reply(self, context: EpisodeContext) -> Reply:
-        if context.sandbox is not None:
-            await context.sandbox.run(context.messages[-1]["content"])
+    async def reply(self, context):
+        await context.sandbox.run(context.messages[-1]["content"])
         context.info["success"] = len(context.messages[-1]["content"]) % 2 == 0
         return Reply(done=True)
 
 
-class FaultyEnvironment(Sound):
+class Faulty(Sound):
     name = "faulty"
 
-    async def reply(self, context: EpisodeContext) -> Reply:
-        boom("environment")
+    async def reply(self, context):
+        boom()
 
 
-class FaultyTools(Sound):
-    name = "tools"
+class Lost(Sound):
+    name = "lost"
 
-    class World:
-        def look(self) -> str:
-            """Look around."""
-            boom("tool")
-
-    tools = World
-
-    async def start(self, context: EpisodeContext) -> World:
-        return self.World()
+    async def reply(self, context):
+        raise InfraError("its server is gone")
 
 
-class Plain(SandboxBackend):
-    """method: which raises."""
+class FaultyTasks(Sound):
+    name = "tasks"
 
-    def __init__(self, method: str = "") -> None:
+    def tasks(self, split, seed=0):
+        boom()
+
+
+class Plain(BareBackend):
+    """method: which raises KeyError; or what `run` raises: lost, refuses."""
+
+    name = "plain"
+
+    def __init__(self, method=""):
         self.method = method
+        if hasattr(self, method):
+            setattr(self, method, boom_later if inspect.iscoroutinefunction(getattr(self, method)) else boom)
 
-    def _maybe(self, method: str) -> None:
-        if method == self.method:
-            boom("sandbox")
+    async def run(self, code, *, stdin="", limits=DEFAULT_LIMITS):
+        errors = {"lost": SandboxLost("gone"), "refuses": FileRefused("no such file")}
+        if self.method in errors:
+            raise errors[self.method]
+        return await super().run(code)
 
-    @property
-    def name(self) -> str:
-        return "plain"
-
-    def supports(self, spec: SandboxSpec) -> bool:
-        self._maybe("supports")
-        return True
-
-    async def probe(self) -> Capabilities:
-        self._maybe("probe")
-        return Capabilities(backend="plain", detail="", isolated=True)
-
-    async def start(self) -> Plain:
-        self._maybe("start")
-        return self
-
-    async def close(self) -> None:
-        self._maybe("close")
-
-    async def run(self, code: str, **_: object) -> RunResult:
-        self._maybe("run")
-        return RunResult(status=RunStatus.OK, exit_code=0, stdout="", stderr="")
-
-    async def grade(self, request: object) -> NoReturn:
-        boom("grade")
-
-    def metrics(self) -> dict[str, float]:
-        self._maybe("metrics")
-        return {}
-
-
-class FaultySink:
-    method = "log"
-
-    def _maybe(self, method: str) -> None:
-        if method == self.method:
-            boom("sink")
-
-    def open(self, run_dir: str, config: object) -> None:
-        self._maybe("open")
-
-    def log(self, step: int, metrics: object) -> None:
-        self._maybe("log")
-
-    def close(self) -> None:
-        self._maybe("close")
-
-
-class FaultyOpen(FaultySink):
-    method = "open"
-
-
-class FaultyClose(FaultySink):
-    method = "close"
+    @asynccontextmanager
+    async def session(self, *, network=()):
+        yield BareSession()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyLoss(Loss):
-    def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
+    def __call__(self, tokens, version):
         boom("loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyAdvantage(Advantage):
-    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
-        boom("advantage")
+    def __call__(self, episodes_G):
+        boom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultyBatch(Advantage):
-    def __call__(self, episodes_G: Sequence[Episode]) -> list[float]:
-        return [float(n) for n, _ in enumerate(episodes_G)]
-
-    def of_batch(self, batch: object) -> NoReturn:
-        boom("batch")
+class FaultyBatch(FaultyAdvantage):
+    def of_batch(self, batch):
+        boom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultySampler(Shuffled):
-    def tasks(self, environment: Environment, seed: int, start: int) -> Iterator[Task]:
-        boom("sampler")
-        yield
+    def tasks(self, environment, seed, start):
+        boom()
+
+
+class FaultyStream(TaskStream):
+    def observe(self, group):
+        boom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyStreams(Shuffled):
+    def stream(self, environment, seed, start, *, in_flight=1, state=None):
+        return FaultyStream(self.tasks(environment, seed, start))
 
 
 @dataclass(frozen=True)
 class FaultyFormat(ToolFormat):
-    def parse(self, text: str) -> Parsed:
-        boom("format")
+    def parse(self, text):
+        boom()
 
-    def write(self, calls: Sequence[ToolCall], content: str = "") -> str:
+    def write(self, calls, content=""):
         return content
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyAgent(Agent):
-    method: str = "play"
-
-    async def check(self) -> None:
-        if self.method == "check":
-            boom("agent")
-
-    async def play(self, context: AgentContext) -> None:
+    async def check(self):
         boom("agent")
 
-
-def faulty_reward(episode: Episode) -> float:
-    boom("reward")
+    async def play(self, context): ...
 
 
-@hookimpl
-def environments() -> Mapping[str, type[Environment]]:
-    return {one.name: one for one in (Sound, FaultyEnvironment, FaultyTools)}
+def faulty_reward(episode):
+    boom()
 
 
 @hookimpl
-def rewards() -> Mapping[str, Reward]:
+def environments():
+    return {one.name: one for one in (Sound, Faulty, Lost)}
+
+
+@hookimpl
+def rewards():
     return {
         "fine": Reward(name="fine", function=lambda episode: float(episode.success), inline=True),
         "faulty": Reward(name="faulty", function=faulty_reward),
@@ -205,39 +156,23 @@ def rewards() -> Mapping[str, Reward]:
 
 
 @hookimpl
-def sandboxes() -> Mapping[str, object]:
-    return {"plain": lambda options: boom("create") if options.get("method") == "create" else Plain(**options)}
+def sandboxes():
+    return {"plain": lambda options: boom() if options.get("method") == "create" else Plain(**options)}
 
 
 @hookimpl
-def sinks() -> Mapping[str, type[FaultySink]]:
-    return {"faulty": FaultySink, "faulty_open": FaultyOpen, "faulty_close": FaultyClose, "faulty_create": _create}
+def sinks():
+    return {"faulty": lambda: boom()}
 
 
-def _create() -> NoReturn:
-    boom("create")
+class Command:
+    """What a module of a command has."""
 
+    DESCRIPTION, EXAMPLES, TAKES_OVERRIDES = "Raise.", "", False
 
-@hookimpl
-def losses() -> Mapping[str, str]:
-    return {"faulty": "agentgym_faulty:FaultyLoss"}
+    @staticmethod
+    def add_arguments(parser): ...
 
-
-@hookimpl
-def advantages() -> Mapping[str, str]:
-    return {"faulty": "agentgym_faulty:FaultyAdvantage", "faulty_batch": "agentgym_faulty:FaultyBatch"}
-
-
-@hookimpl
-def task_samplers() -> Mapping[str, str]:
-    return {"faulty": "agentgym_faulty:FaultySampler"}
-
-
-@hookimpl
-def tool_formats() -> Mapping[str, str]:
-    return {"faulty": "agentgym_faulty:FaultyFormat"}
-
-
-@hookimpl
-def agents() -> Mapping[str, str]:
-    return {"faulty": "agentgym_faulty:FaultyAgent"}
+    @staticmethod
+    def run(arguments, shell):
+        boom("command")
