@@ -15,6 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).parent / "data" / "third_party"
+RIGHT, WRONG = "def f(x): return 3 * x + 4", "def f(x): return 3 * x"
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,28 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return run
 
 
-def test_its_command_is_listed_and_runs(installed: Installed) -> None:
-    assert "report how long a text is" in installed.agentgym("--help")
-    assert installed.agentgym("even", "four") == "4: even\n"
+def test_it_is_short() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.*") if path.suffix != ".pyc") <= 600
+
+
+def test_its_command_is_listed_and_judges_by_the_public_grader(installed: Installed) -> None:
+    assert "judge a function for one of the tasks of kata" in installed.agentgym("--help")
+    for code, said in ((RIGHT, "All cases pass.\n"), (WRONG, "returned 0, expected 4\n")):
+        (installed.folder / "answer.py").write_text(code)
+        assert installed.agentgym("kata", "3-4", "answer.py") == said
 
 
 def test_what_it_brings_trains_together(installed: Installed) -> None:
     settings = {
+        "--sandbox.name": "plain",
+        "--sandbox.options.trusted": "true",
+        "--model.tool_format": "bang",
+        "--loss.name": "pulled",
+        "--loss.strength": "0.2",
+        "--advantage.name": "signs",
+        "--advantage.margin": "0.001",
+        "--logging.sinks": "[report]",
+        "--logging.episodes_every": "1",
         "--loop.steps": "2",
         "--loop.groups_per_step": "2",
         "--loop.group_size": "4",
@@ -66,20 +82,17 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
         "--eval.at_end": "false",
         "--rollout.cut_turns": "score",
         "--rollout.max_turn_tokens": "16",
-        "--loss.name": "pulled",
-        "--loss.strength": "0.2",
-        "--advantage.name": "signs",
-        "--advantage.margin": "0.001",
-        "--logging.sinks": "[]",
         "--name": "run",
     }
-    installed.agentgym("train", "--env", "even", "--plain", *(word for pair in settings.items() for word in pair))
+    installed.agentgym("train", "--env", "kata", "--plain", *(word for pair in settings.items() for word in pair))
     run = installed.folder / "runs" / "run"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert row["even/pull_max"] ** 2 >= 0.999 * row["even/pull"]
-        assert 0 < row["reward/brevity_mean"] < 1
+        assert row["kata/pull_max"] ** 2 >= 0.999 * row["kata/pull"]
+        assert 0 < row["reward/short_mean"] < 1
         assert row["sandbox/calls"] > 0
-    assert rows[-1]["even/pull"] > 0  # the first step's tokens are of the trainer's own weights
-    assert json.loads((run / "sandbox.json").read_text())["backend"] == "ruler"
+    assert rows[-1]["kata/pull"] > 0  # the first step's tokens are of the trainer's own weights
+    assert json.loads((run / "sandbox.json").read_text())["backend"] == "plain"
+    report = (run / "report.md").read_text()
+    assert "- step 2: reward" in report and '!call submit {"source":' in report, report

@@ -15,13 +15,13 @@ from agentgym.rl.losses import Loss, Reduction, TokenLoss, TrainedTokens
 class Pulled(Loss):
     """The policy gradient, and a pull towards what the sampler's weights gave."""
 
-    metrics: ClassVar[Mapping[str, Reduction]] = {"even/pull": "mean", "even/pull_max": "max"}
+    metrics: ClassVar[Mapping[str, Reduction]] = {"kata/pull": "mean", "kata/pull_max": "max"}
 
     strength: float = 0.1
 
     def __call__(self, tokens: TrainedTokens, version: int) -> TokenLoss:
         pull_N = (tokens.logprobs - tokens.sampler_logprobs).square()
-        metrics = {"even/pull": pull_N.detach(), "even/pull_max": pull_N.detach().sqrt()}
+        metrics = {"kata/pull": pull_N.detach(), "kata/pull_max": pull_N.detach().sqrt()}
         return TokenLoss(loss=self.strength * pull_N - tokens.logprobs * tokens.advantages, metrics=metrics)
 
 
