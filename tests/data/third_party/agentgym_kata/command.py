@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentgym import EpisodeContext, UserError
 from agentgym.commands import Parser, Shell
-from agentgym_kata.environment import Kata
+from agentgym_kata.environment import Attempt, Kata
 from agentgym_kata.plain import Plain
 
 DESCRIPTION = "Judge a function for a task of the environment kata. It runs with your rights."
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     task = next((one for one in tasks if one.task_id == f"kata/{arguments.task}"), None)
     if task is None:
         raise UserError(f"there is no task {arguments.task!r}; give two numbers, as 3-4")
-    context = EpisodeContext[object](task=task, messages=[], sandbox=Plain(trusted=True))
+    context = EpisodeContext[Attempt](task=task, messages=[], sandbox=Plain(trusted=True))
 
     async def judged() -> str:
         return await (await Kata().start(context)).submit(arguments.file.read_text())

@@ -92,4 +92,6 @@ class Kata(Environment[Attempt]):
 
 def short(episode: Episode) -> float:
     """1 for nothing, towards 0 for much that was submitted."""
-    return 1 / (1 + float(episode.info["size"]) / 100)
+    size = episode.info["size"]
+    assert isinstance(size, int)
+    return 1 / (1 + size / 100)

@@ -72,13 +72,15 @@ class Plain(SandboxBackend):
             late = False
             try:
                 async with asyncio.timeout(limits.wall_s):
-                    await asyncio.gather(out.read(), err.read())
-                    if not (out.flooded or err.flooded):
-                        await process.wait()
+                    await asyncio.gather(out.read(process), err.read(process))
+                    await process.wait()
             except TimeoutError:
                 late = True
             finally:
                 await asyncio.to_thread(kill_all, process.pid if process.returncode is None else None, tag)
+                await asyncio.gather(
+                    out.read(process), err.read(process)
+                )  # `wait` waits for the ends of the pipes, too
                 await process.wait()
         used_s = time.monotonic() - began_s
         status, hit = RunStatus.OK if process.returncode == 0 else RunStatus.ERROR, None
@@ -112,9 +114,11 @@ class _Kept:
     def flooded(self) -> bool:
         return self.total > FLOOD * self._most
 
-    async def read(self) -> None:
-        """To its end, or until it is too much."""
-        with contextlib.suppress(ConnectionError):
-            while not self.flooded and (piece := await self._stream.read(1 << 16)):
-                self.kept += piece[: self._most - len(self.kept)]
-                self.total += len(piece)
+    async def read(self, process: asyncio.subprocess.Process) -> None:
+        """To its end, which a flood brings about."""
+        while piece := await self._stream.read(1 << 16):
+            self.kept += piece[: self._most - len(self.kept)]
+            self.total += len(piece)
+            if self.flooded:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()

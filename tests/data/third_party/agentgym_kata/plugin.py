@@ -40,7 +40,7 @@ def advantages() -> dict[str, str]:
 
 @hookimpl
 def tool_formats() -> dict[str, str]:
-    return {"bang": "agentgym_kata.bang:Bang"}
+    return {"tags": "agentgym_kata.tags:Tags"}
 
 
 @hookimpl
