@@ -194,8 +194,13 @@ class PluginRegistry:
         return {name: found[name] for name in sorted(found, key=lambda name: (ranks[name], name))}
 
     def sink(self, name: str) -> SinkFactory:
-        """Makes the sink of that name; raises UserError, with the plugin, for one that is incomplete."""
-        factory, record = cast("tuple[SinkFactory, PluginRecord]", self._offer("sinks", name))
+        """Makes the sink of that name or import path; raises UserError, with the plugin, for one that is incomplete."""
+        record: PluginRecord | None = None
+        if is_import_path(name):
+            found: object = import_object(name, "a class with the methods open, log and close", _is_sink, local=True)
+        else:
+            found, record = self._offer("sinks", name)
+        factory = cast(SinkFactory, found)
 
         def make() -> MetricSink:
             with blamed("sink", factory, name):
@@ -330,15 +335,19 @@ def _name_and_version(distribution: importlib.metadata.Distribution | None) -> t
     return metadata["Name"], metadata["Version"]
 
 
-def _made(make: Callable[[], Made], base: type, what: str, record: PluginRecord) -> Made:
-    """What a plugin's factory makes. Raises ContractError, with the plugin, for what is not a complete `base`."""
-    what = f"{what} of the plugin {record.origin}"
+def _made(make: Callable[[], Made], base: type, what: str, record: PluginRecord | None) -> Made:
+    """What a factory makes. Raises ContractError, with the plugin, for what is not a complete `base`."""
+    what = f"{what} of the plugin {record.origin}" if record else what
     try:
         made = make()
     except ContractError as error:
         raise ContractError(f"{what}: {error}") from error
     check_made(made, base, what)
     return made
+
+
+def _is_sink(thing: object) -> bool:
+    return isinstance(thing, type) and all(hasattr(thing, name) for name in ("open", "log", "close"))
 
 
 def _is_reward(thing: object) -> bool:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.plugin_errors import PluginError
+from agentgym.run.collecting import FILE
+from agentgym.run.layers import finish_recipe
 from agentgym.run.settle import settle_served
 from agentgym.run.sinks import MAX_BEHIND, Sinks, open_sinks
+from agentgym.run.train import train
+from agentgym.runs.files import read_json_lines
 from agentgym.sinks import StepEpisodes
 from agentgym.types import Episode, Group, Json, Task
 
@@ -192,3 +200,45 @@ async def test_a_run_waits_for_a_sink_that_is_far_behind_with_episodes_and_names
         assert ("train", 0) in Table.got
     [warning] = caplog.messages
     assert warning.startswith("the sink 'table' is") and "steps behind with its episodes" in warning
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The import path of the sink in docs/metrics.md."""
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    [code] = [one for one in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "EpisodeTable" in one]
+    (tmp_path / "table.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    return "table.py:EpisodeTable"
+
+
+def rows_of(folder: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "episodes.sqlite")) as found:
+        return found.execute("SELECT source, step, episode, reward, tokens FROM episodes ORDER BY 1, 2, 3").fetchall()
+
+
+async def test_the_documented_table_has_a_row_for_every_episode_that_the_run_saves(lab, table) -> None:
+    words = ("env.name=math", "loop.steps=1", "loop.group_size=2", "eval.tasks=2", f"logging.sinks=[{table}]")
+    with closing(lab.new_run(recipe := lab.recipe(*words))) as folder:
+        await train(recipe, folder, lab.reporter())
+        saved = [
+            ("eval" if evaluation else "train", step, one.episode)
+            for evaluation in (False, True)
+            for step in folder.episode_steps(evaluation=evaluation)
+            for one in folder.read_episodes(step, evaluation=evaluation)
+        ]
+        found = rows_of(folder.path)
+    assert {row[:2] for row in found} == {("train", 1), ("eval", 0), ("eval", 1)}
+    wanted = [(s, step, e.episode_id, e.reward, e.num_sampled_tokens) for s, step, e in saved]
+    assert found == sorted(wanted, key=lambda row: row[:3])
+
+
+async def test_the_documented_table_has_what_fine_tuning_imitates(lab, table) -> None:
+    words = ("env.name=math", "sft.oracle_tasks=6", "sft.steps=2", "sft.batch_size=2", f"logging.sinks=[{table}]")
+    recipe = finish_recipe(apply_overrides({}, [*words, lab.in_process, "eval.at_end=false"]), command="sft")[0]
+    with closing(lab.new_run(recipe)) as folder:
+        await train(recipe, folder, lab.reporter())
+        kept = {row["name"]: sum(map(int, row["trained"])) for row in read_json_lines(folder.path / FILE)}
+        found = rows_of(folder.path)
+    assert [row[:2] for row in found] == [("sft", 1)] * 2 + [("sft", 2)] * 2
+    assert all(reward is None and tokens == kept[name] for _, _, name, reward, tokens in found)
