@@ -22,6 +22,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.errors": "the errors that are the user's mistake or broken infrastructure",
     "agentgym.findings": "what a check reports",
     "agentgym.generators.config": "generator engines",
+    "agentgym.grading": "graders, for a sandbox's method `grade`",
     "agentgym.gymnasium": "environments as `gymnasium.Env`",
     "agentgym.hooks": "the hooks of a plugin, and the registry that loads plugins",
     "agentgym.import_path": "objects by import path",

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 
 import pytest
 from bare_backend import BareBackend
-from bare_session import BareSession
 
 from agentgym import hookimpl
 from agentgym.env import Environment, Reply
@@ -21,6 +20,7 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Capabilities, GradeRequest, SandboxOptions, SandboxPlugin, SandboxUnavailable, Verdict
+from agentgym.testing import FakeSession
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, SandboxSpec, Task
 
@@ -177,14 +177,14 @@ class SessionSandbox:
         self.refuse = refuse
 
     @asynccontextmanager
-    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[BareSession]:
+    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[FakeSession]:
         if self.refuse:
             self.refuse -= 1
             raise SandboxUnavailable("all are taken")
         self.open += 1
         self.leased.append(network)
         try:
-            yield BareSession()
+            yield FakeSession()
         finally:
             self.open -= 1
 
@@ -299,10 +299,6 @@ class Silent(BareBackend):
     async def run(self, code, *, stdin="", limits=None): ...
     async def grade(self, request): ...
 
-    @asynccontextmanager
-    async def session(self, *, network=()):
-        yield BareSession()
-
 
 async def test_what_returns_nothing_in_silence_is_named() -> None:
     with pytest.raises(UserError, match="'bare': `probe` returned None; it has to return Capabilities"):
@@ -312,6 +308,3 @@ async def test_what_returns_nothing_in_silence_is_named() -> None:
         await sandbox.run("1")
     with pytest.raises(InfraError, match="`grade` of Silent returned None; it has to return a Verdict"):
         await sandbox.grade(None)
-    async with sandbox.session() as session:
-        with pytest.raises(InfraError, match="`read` of BareSession returned None; it has to return a bytes"):
-            await session.read("a")

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Self
+from typing import Any, Self
 
 from agentgym import GradeRequest, Limits, RunResult, RunStatus, SandboxSpec, Verdict
 from agentgym.grading import ByteReader, ByteWriter, grade_strictly, grade_trusted
@@ -22,7 +22,6 @@ class ProcessBackend(SandboxBackend):
 
     def __init__(self, *, strict: bool = True) -> None:
         self.strict = strict
-        self.num_started = 0
 
     def supports(self, spec: SandboxSpec) -> bool:
         return not spec.session and spec.image is None
@@ -37,21 +36,17 @@ class ProcessBackend(SandboxBackend):
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         began_s = time.monotonic()
-        async with self._python(code, ["-"]) as process:
-            try:
-                async with asyncio.timeout(limits.wall_s):
-                    stdout, stderr = await process.communicate(stdin.encode())
-                status = RunStatus.ERROR if process.returncode else RunStatus.OK
-            except TimeoutError:
-                stdout = stderr = b""
-                status = RunStatus.TIMEOUT
-        return RunResult(
-            status=status,
-            exit_code=process.returncode,
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
-            wall_s=time.monotonic() - began_s,
-        )
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            async with self._python(code, stdout=out, stderr=errors) as process:
+                try:
+                    async with asyncio.timeout(limits.wall_s):
+                        await process.communicate(stdin.encode())
+                    status = RunStatus.ERROR if process.returncode else RunStatus.OK
+                except TimeoutError:
+                    status = RunStatus.TIMEOUT
+            stdout, stderr = (os.pread(file.fileno(), limits.output_bytes, 0).decode() for file in (out, errors))
+        wall_s = time.monotonic() - began_s
+        return RunResult(status=status, exit_code=process.returncode, stdout=stdout, stderr=stderr, wall_s=wall_s)
 
     async def grade(self, request: GradeRequest) -> Verdict:
         if self.strict:
@@ -60,19 +55,16 @@ class ProcessBackend(SandboxBackend):
 
     @asynccontextmanager
     async def connect(self, program: str, limits: Limits) -> AsyncIterator[tuple[ByteReader, ByteWriter]]:
-        async with self._python(program, []) as process:
+        async with self._python(program, stdout=-1) as process:
             assert process.stdout is not None and process.stdin is not None
             yield process.stdout, process.stdin
 
     @asynccontextmanager
-    async def _python(self, program: str, arguments: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def _python(self, program: str, **streams: Any) -> AsyncIterator[asyncio.subprocess.Process]:
         """A process in a folder of its own; both are gone afterwards."""
-        self.num_started += 1
-        pipe = asyncio.subprocess.PIPE
         with tempfile.TemporaryDirectory() as folder:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-s", "-c", program, *arguments),
-                **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "cwd": folder, "start_new_session": True},
+                *(sys.executable, "-s", "-c", program), cwd=folder, start_new_session=True, stdin=-1, **streams
             )
             try:
                 yield process

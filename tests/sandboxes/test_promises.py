@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import ordinary_user
 import pytest
+from process_backend import ProcessBackend
 from served import served
 
 from agentgym.sandbox import SandboxBackend, SandboxUnavailable
@@ -51,6 +52,18 @@ class TestMonty(Ours):
 class TestUnsafeSubprocess(Ours):
     def make(self) -> SandboxBackend:
         return UnsafeSubprocessBackend(UnsafeSubprocessConfig(allow_unsafe=True))
+
+
+class TestGradedStrictly(GradingConformance):
+    """By the public graders, in a sandbox that a third party could have written."""
+
+    def make(self) -> ProcessBackend:
+        return ProcessBackend()
+
+
+class TestGradedTrusted(GradingConformance):
+    def make(self) -> ProcessBackend:
+        return ProcessBackend(strict=False)
 
 
 class TestBubblewrap(Ours):

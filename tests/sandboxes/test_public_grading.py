@@ -22,9 +22,7 @@ ADDS = (CallCase(args=(1, 2), expected=3), CallCase(args=(0, 0), expected=0), As
 PRELUDE = "def check(g):\n    assert g(1, 1) == 2, 'one and one'\n"
 CHECKED = (AssertCase(source="check(f)"), AssertCase(source="assert helper() == 7"), AssertCase(source="f(1, 1) + 1"))
 SOLUTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "right": ("def f(a, b): return a + b", ADDS),
     "wrong": ("def f(a, b):\n    print('{')\n    return a - b", ADDS),
-    "raises": ("def f(a, b): return [a][b]", ADDS),
     "exits_in_test": ("import os\ndef f(a, b):\n    if a == 2: os._exit(3)\n    return a + b", (*ADDS, ADDS[2])),
     "syntax": ("def f(a, b:", ADDS),
     "hangs": ("def f(a, b):\n    while True: pass", ADDS[2:]),
@@ -107,16 +105,16 @@ async def test_a_sandbox_without_python_is_reported_as_such() -> None:
         return RunResult(status=RunStatus.ERROR, exit_code=127, stdout="", stderr="sh: 1\npython3: not found\n")
 
     with pytest.raises(SandboxUnavailable, match="does it have python3"):
-        await grade_strictly(request("right"), run, connect)
+        await grade_strictly(request("wrong"), run, connect)
     with pytest.raises(SandboxUnavailable, match=r"could not start the grader's program: python3: not found"):
-        await grade_trusted(request("right"), run)
+        await grade_trusted(request("wrong"), run)
 
 
 async def test_what_a_sandbox_cannot_run_is_unsupported() -> None:
     async def run(code: str, *, stdin: str = "", limits: Limits | None = None) -> RunResult:
         return RunResult(status=RunStatus.UNSUPPORTED, exit_code=None, stdout="", stderr="no\nos")
 
-    verdict = await grade_trusted(request("right"), run)
+    verdict = await grade_trusted(request("wrong"), run)
     assert verdict.status is RunStatus.UNSUPPORTED and [result.error for result in verdict.results] == ["no os"] * 3
 
 
