@@ -6,56 +6,30 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import jinja2
-
 from agentgym.rl.samples import group_samples
-from agentgym.text.tokenizer import CHATML
-from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Message, Sample, VersionSpan
+from agentgym.testing import CharacterTokenizer
+from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Sample, VersionSpan
 
-SPECIAL = ("<|im_start|>", "<|im_end|>")
 _PAIRS = 0x200000  # the ids of two characters begin here
 
 
-class OddTokenizer:
-    """Encodes each character as itself; the policy samples pairs of characters, ids that encoding never gives."""
+class OddTokenizer(CharacterTokenizer):
+    """The policy samples pairs of characters, ids that encoding never gives."""
 
     def __init__(self) -> None:
-        self._template = jinja2.Environment().from_string(CHATML)
+        super().__init__()
         self._pairs: list[str] = []
 
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        return (2,)
-
-    @property
-    def special_tokens(self) -> tuple[str, ...]:
-        return SPECIAL
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        ids: list[int] = []
-        begin = 0
-        while begin < len(text):
-            token = next((t for t in SPECIAL if text.startswith(t, begin)), None)
-            ids.append(SPECIAL.index(token) + 1 if token else ord(text[begin]))
-            begin += len(token) if token else 1
-        return tuple(ids)
-
     def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(map(self._text, token_ids))
-
-    def _text(self, token: int) -> str:
-        if token in (1, 2):
-            return SPECIAL[token - 1]
-        return self._pairs[token - _PAIRS] if token >= _PAIRS else chr(token)
+        return "".join(
+            self._pairs[i - _PAIRS] if i >= _PAIRS else super(OddTokenizer, self).decode([i]) for i in token_ids
+        )
 
     def sampled(self, text: str) -> tuple[int, ...]:
         """The text as this policy says it."""
         pieces = [text[at : at + 2] for at in range(0, len(text), 2)]
         self._pairs += sorted(set(pieces) - set(self._pairs))
         return (*(_PAIRS + self._pairs.index(piece) for piece in pieces), 2)
-
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool, tools: object = None) -> str:
-        return self._template.render(messages=messages, tools=tools, add_generation_prompt=generation_prompt)
 
 
 def calling(name: str, arguments: str, text: str = "") -> str:
