@@ -34,6 +34,11 @@ def resolve_model(path: str, scratch: Path, *, random_weights: bool = False) -> 
     return write_random_policy(folder, scratch / "random-weights") if random_weights else folder
 
 
+def resolve_tokenizer(path: str) -> Path:
+    """The folder of a model's tokenizer; from the hub without the weights."""
+    return _checked(local_folder(path) or _download(path, ["*.json", "*.txt", "*.model", "*.jinja"]))
+
+
 def model_config(path: str) -> dict[str, Any]:
     """The model's config.json: from its folder, from what is known of released models, or from the hub.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from agentgym.agents import Agent, Chat
-from agentgym.components import name_of
+from agentgym.components import SEAMS, name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
@@ -32,9 +33,11 @@ from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.continuation import check_template
 from agentgym.text.tokenizer import HuggingFaceTokenizer
-from agentgym.text.tool_formats.base import GuardedFormat
+from agentgym.text.tool_formats.base import GuardedFormat, ToolFormat
 from agentgym.tools import Schema, Toolbox
 from agentgym.types import Task
+
+log = logging.getLogger(__name__)
 
 SAMPLED_TASKS = 64  # of each split, whose prompts are measured before anything is started
 TEMPLATE_TOKENS = 256  # that a chat template writes around a prompt, at most
@@ -198,7 +201,25 @@ def open_renderer(model: ModelConfig, model_path: Path, registry: PluginRegistry
     """How conversations with a model are written. Raises UserError for a tokenizer or format that is unavailable."""
     tokenizer = HuggingFaceTokenizer(str(model_path), model.chat_template)
     chosen = None if model.tool_format == "auto" else registry.component("tool_formats", model.tool_format)()
-    return ChatRenderer(tokenizer, chosen and GuardedFormat(chosen), model.tool_instruction)
+    return ChatRenderer(
+        tokenizer,
+        chosen and GuardedFormat(chosen),
+        model.tool_instruction,
+        lambda: tuple(plugin_formats(registry).values()),
+    )
+
+
+def plugin_formats(registry: PluginRegistry) -> dict[str, ToolFormat]:
+    """The plugins' formats of tool calls by name; one that cannot be loaded is left out, and a warning says so."""
+    found: dict[str, ToolFormat] = {}
+    for name in registry.names("tool_formats"):
+        if name in SEAMS["tool_formats"].builtin:
+            continue
+        try:
+            found[name] = GuardedFormat(registry.component("tool_formats", name)())
+        except UserError as error:
+            log.warning("it is not tried whether the chat template writes a plugin's tool format: %s", error)
+    return found
 
 
 def prepare(
@@ -209,6 +230,8 @@ def prepare(
     Starts nothing and needs no model. here: whether our generators sample from the policy. Raises UserError for what
     none of them can be.
     """
+    if recipe.model.tool_format != "auto":
+        registry.component("tool_formats", recipe.model.tool_format)
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
     scorer = Scorer.of(environment, registry, recipe.rewards)
     if here:

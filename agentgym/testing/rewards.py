@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
-from agentgym.errors import UserError
-from agentgym.import_path import import_path_of
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.rollout.scoring import Scorer
 from agentgym.testing.suite import Suite, promise, skip
@@ -23,7 +23,7 @@ class RewardConformance(Suite):
     """
 
     def make(self) -> Reward | RewardFunction:
-        """The reward, or a function, marked or not."""
+        """The reward; a function or an environment's method, marked or not."""
         raise NotImplementedError("define `make`, which returns the reward under test")
 
     def task(self) -> Task:
@@ -50,8 +50,8 @@ class RewardConformance(Suite):
         if reward.inline or inspect.iscoroutinefunction(reward.function):
             skip("it runs on the event loop")
         try:
-            import_path_of(getattr(reward.function, "__func__", reward.function))
-        except UserError as error:
+            pickle.loads(pickle.dumps(reward.function))
+        except Exception as error:  # whatever the function holds
             raise AssertionError(f"it runs in a process of its own, which cannot import it: {error}") from error
 
     @promise(REWARD, "such a reward must be inline or `async def`")
@@ -65,7 +65,10 @@ class RewardConformance(Suite):
         made = self.make()
         if isinstance(made, Reward):
             return made
-        return marked_reward(made) or Reward(name=getattr(made, "__name__", "reward"), function=made)
+        marked = marked_reward(made)
+        if marked is None:
+            return Reward(name=getattr(made, "__name__", "reward"), function=made)
+        return replace(marked, function=made)  # of a method, with its environment
 
     def _episodes(self) -> Iterator[Episode]:
         task = self.task()

@@ -7,7 +7,7 @@ opening prompt, and the text between the end of an agent's turn and the start of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -55,8 +55,14 @@ class ChatRenderer:
 
     today = staticmethod(date.today)
 
-    def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormat | None = None, tool_instruction: str = "") -> None:
-        """tool_format: None takes the one that the template is proved to write.
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tool_format: ToolFormat | None = None,
+        tool_instruction: str = "",
+        other_formats: Callable[[], Sequence[ToolFormat]] = tuple,
+    ) -> None:
+        """tool_format: None takes the one that the template is proved to write, of ours and of `other_formats`.
 
         tool_instruction: how tools are told to a policy whose template drops them; empty is `tool_text.INSTRUCTION`.
         """
@@ -65,6 +71,7 @@ class ChatRenderer:
         self.end_ids = tuple(sorted({*tokenizer.end_ids, *tokenizer.encode(self.stop)}))
         self._roles = Roles(tokenizer)
         self._tool_format, self._tool_instruction = tool_format, tool_instruction or INSTRUCTION
+        self._other_formats = other_formats
         self.call_stop = self.stop  # of a turn that calls: harmony, Llama and GLM end it otherwise
         self._marks_of = _marks_of(tokenizer, ())
         # by id, which the schemas themselves keep from reuse
@@ -80,7 +87,7 @@ class ChatRenderer:
     @cached_property
     def tool_use(self) -> ToolUse:
         """What the template does with tools. Raises UserError where no format of calls is proved."""
-        use = find_tool_use(self.tokenizer, self._tool_format)
+        use = find_tool_use(self.tokenizer, self._tool_format, self._other_formats)
         self._marks_of = _marks_of(self.tokenizer, use.marks)
         self.call_stop = self._call_end(use) or self.stop
         self.end_ids = tuple(sorted({*self.end_ids, *self.tokenizer.encode(self.call_stop)}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agentgym.components import SEAMS, find
 from agentgym.errors import UserError, pip_install
+from agentgym.plugin_errors import PluginError
 from agentgym.text.tokenizer import Tokenizer
 from agentgym.text.tool_formats.base import ToolFormat
 from agentgym.text.tool_formats.hermes import Hermes
@@ -23,7 +24,7 @@ Written = Literal["object", "text", "content"]
 """How a template takes the calls of a turn: arguments as an object, as JSON text, or only as part of the content."""
 
 _USER: Message = {"role": "user", "content": "."}
-_PROBES = (
+PROBES = (
     ToolCall("zq_look_up", {"word": 'a "b" é', "count": 3}, "call00001"),
     ToolCall("zq_find", {"place": "[north]", "deep": {"list": [1, {"x": "y"}]}}, "call00002"),
 )
@@ -36,7 +37,7 @@ _SCHEMAS = tuple(
             "parameters": {"type": "object", "properties": {name: {"type": "string"} for name in call.arguments}},
         },
     }
-    for call in _PROBES
+    for call in PROBES
 )
 _TAG = re.compile(r"</?[A-Za-z_]{3,40}>|\[/?[A-Z_]{3,40}\]")
 
@@ -56,23 +57,69 @@ class ToolUse:
     marks: tuple[str, ...]
 
 
-def find_tool_use(tokenizer: Tokenizer, given: ToolFormat | None = None) -> ToolUse:
-    """Choose the format by proof: the template writes a known call, and the format reads the same call.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one format made of the calls that a template writes. read: of one call, and of two, as far as it came.
 
-    given: a format chosen by the user. One that the template does not write is taught in the system message.
-    Raises UserError where the template takes tools and writes calls in no known format.
+    proved: it reads the same calls. writes_alike: it also writes them so. error: what it raised.
     """
+
+    format: ToolFormat
+    read: tuple[tuple[ToolCall | MalformedCall, ...], ...]
+    proved: bool
+    writes_alike: bool = False
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How a template writes known calls, and which formats read them back.
+
+    written: one call, and two where it takes two; one empty text where it drops calls.
+    """
+
+    takes_tools: bool
+    calls_as: Written
+    written: tuple[str, ...]
+    readings: tuple[Reading, ...]
+
+    @property
+    def chosen(self) -> ToolFormat | None:
+        """The first format that reads the calls and writes them alike, or else the first that reads them."""
+        readers = sorted((one for one in self.readings if one.proved), key=lambda one: not one.writes_alike)
+        return readers[0].format if readers else None
+
+
+def prove(tokenizer: Tokenizer, formats: Iterable[ToolFormat]) -> Proof:
+    """Have the template write known calls, and each format read them."""
     takes_tools = _takes_tools(tokenizer)
     calls_as, written = _written_call(tokenizer, takes_tools=takes_tools)
-    known = [given] if given is not None else known_formats()
-    readers = [one for one in known if _is_proved(tokenizer, one, written)]
-    proved = next((one for one in readers if _writes_as(one, written)), readers[0] if readers else None)
+    readings = tuple(_reading(tokenizer, one, written) for one in formats)
+    return Proof(takes_tools=takes_tools, calls_as=calls_as, written=tuple(written), readings=readings)
+
+
+def find_tool_use(
+    tokenizer: Tokenizer, given: ToolFormat | None = None, others: Callable[[], Sequence[ToolFormat]] = tuple
+) -> ToolUse:
+    """Choose the format by proof: the template writes a known call, and the format reads the same call.
+
+    given: a format chosen by the user. One that the template does not write is taught in the system message. others:
+    the formats of plugins, which are tried after ours. Raises UserError where the template takes tools and writes
+    calls in no known format.
+    """
+    proof = prove(tokenizer, [given] if given is not None else known_formats())
+    if proof.chosen is None and given is None and proof.takes_tools:
+        proof = replace(proof, readings=prove(tokenizer, others()).readings)
+    takes_tools, calls_as, written, proved = proof.takes_tools, proof.calls_as, proof.written, proof.chosen
+    for reading in proof.readings:
+        if given is not None and reading.error is not None and not isinstance(reading.error, UserError):
+            raise reading.error
     if proved is None and given is None and takes_tools:
         names = ", ".join(SEAMS["tool_formats"].builtin)
         more = ". DeepSeek's, GLM's, Kimi's and harmony's formats need one more package: " + pip_install("renderers")
         raise UserError(
             "the chat template takes tools, but no known format reads back the call that it writes: asked for "
-            f"{_PROBES[0].name} with {dumps(_PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
+            f"{PROBES[0].name} with {dumps(PROBES[0].arguments)}, it writes {written[0][-200:]!r}. Set "
             f"model.tool_format to one of {names}, or to the import path of a ToolFormat; it is then taught in the "
             f"system message{more if find_spec('renderers') is None else ''}"
         )
@@ -129,7 +176,7 @@ def known_formats() -> tuple[ToolFormat, ...]:
 
 def _takes_tools(tokenizer: Tokenizer) -> bool:
     """Many templates drop tools without a word."""
-    return _PROBES[0].name in (_rendered(tokenizer, [_USER], tools=_SCHEMAS) or "")
+    return PROBES[0].name in (_rendered(tokenizer, [_USER], tools=_SCHEMAS) or "")
 
 
 def _written_call(tokenizer: Tokenizer, *, takes_tools: bool) -> tuple[Written, list[str]]:
@@ -140,7 +187,7 @@ def _written_call(tokenizer: Tokenizer, *, takes_tools: bool) -> tuple[Written, 
     texts: list[str] = []
     for calls_as in ways:
         texts = []
-        for calls in (_PROBES[:1], _PROBES):
+        for calls in (PROBES[:1], PROBES):
             talk = [_USER, calling_message(calls, "", calls_as)]
             whole = _rendered(tokenizer, talk, tools=tools)
             if whole and calls[-1].name in whole.rpartition(_USER["content"])[2]:
@@ -163,23 +210,23 @@ def _agents_part(tokenizer: Tokenizer, before: str, whole: str) -> str:
     return text.removesuffix(max(ends, key=len, default=""))
 
 
-def _is_proved(tokenizer: Tokenizer, tool_format: ToolFormat, written: Sequence[str]) -> bool:
+def _reading(tokenizer: Tokenizer, tool_format: ToolFormat, written: Sequence[str]) -> Reading:
     """Whether the format reads what the template wrote, in the order of the calls."""
-    if not written[0]:
-        return False
-    for text, calls in zip(written, (_PROBES[:1], _PROBES), strict=False):
-        try:
-            read = tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls
-        except UserError:  # of an extra that is not installed
-            return False
-        if len(read) != len(calls) or not all(map(is_same_call, read, calls)):
-            return False
-    return True
+    found: list[tuple[ToolCall | MalformedCall, ...]] = []
+    proved = bool(written[0])
+    try:
+        for text, calls in zip(filter(None, written), (PROBES[:1], PROBES), strict=False):
+            found.append(tool_format.parse_ids(tokenizer.encode(text), tokenizer).calls)
+            proved = proved and len(found[-1]) == len(calls) and all(map(is_same_call, found[-1], calls))
+        alike = proved and _writes_as(tool_format, written)
+    except (UserError, PluginError) as error:  # an extra that is not installed; a plugin's fault
+        return Reading(format=tool_format, read=tuple(found), proved=False, error=error)
+    return Reading(format=tool_format, read=tuple(found), proved=proved, writes_alike=alike)
 
 
 def _writes_as(tool_format: ToolFormat, written: Sequence[str]) -> bool:
     """Whether it also writes as the template does, white space apart; Mistral's two forms read each other."""
-    ours = (tool_format.write(calls) for calls in (_PROBES[:1], _PROBES))
+    ours = (tool_format.write(calls) for calls in (PROBES[:1], PROBES))
     return all("".join(mine.split()) == "".join(its.split()) for mine, its in zip(ours, written, strict=False))
 
 
@@ -197,8 +244,8 @@ def _text(value: object) -> str:
 
 def _results(tokenizer: Tokenizer, use: ToolUse) -> tuple[Literal["tool", "user"], str]:
     """The role in which the template takes results, and what it writes around them."""
-    called = call_message(_PROBES[:1], "", use)
-    result: Message = {"role": "tool", "content": "zqresult0", "name": _PROBES[0].name, "tool_call_id": "call00001"}
+    called = call_message(PROBES[:1], "", use)
+    result: Message = {"role": "tool", "content": "zqresult0", "name": PROBES[0].name, "tool_call_id": "call00001"}
     before = _rendered(tokenizer, [_USER, called]) or ""
     second: Message = {**result, "content": "zqresult1"}
     for results in ([result, second], [result]):
@@ -207,7 +254,7 @@ def _results(tokenizer: Tokenizer, use: ToolUse) -> tuple[Literal["tool", "user"
         if whole == _rendered(tokenizer, [_USER, called, *as_user], generation_prompt=True):
             break  # nothing says that it is a result
         if whole and all(message["content"] in whole for message in results):
-            return "tool", whole[len(before) :] if whole.startswith(before) else whole.rpartition(_PROBES[0].name)[2]
+            return "tool", whole[len(before) :] if whole.startswith(before) else whole.rpartition(PROBES[0].name)[2]
     return "user", "<tool_response></tool_response>"
 
 
