@@ -221,9 +221,9 @@ class FakeAgentContext(AgentContext):
         number = len(self.answers)
         self.answers.append(text)
         self.answered.set()
-        told: tuple[Message, ...] = tuple({"role": "user", "content": one} for one in self.replies[number : number + 1])
-        self.messages += ({"role": "assistant", "content": text}, *told)
-        return Reply(messages=told, done=not told)
+        said: tuple[Message, ...] = tuple({"role": "user", "content": one} for one in self.replies[number : number + 1])
+        self.messages += ({"role": "assistant", "content": text}, *said)
+        return Reply(messages=said, done=not said)
 
     def note(self, key: str, value: Json) -> None:
         """Raises TypeError or ValueError for what is not JSON."""
