@@ -22,17 +22,19 @@ class ArgumentTypes:
         self._followed: set[str] = set()
         self._known: dict[str, frozenset[str]] = {}
         parts = list(self.properties(schema))
-        self._kinds = {
+        every = {
             name: self.kinds({"allOf": [part[name] for part in parts if name in part]})
             for name in dict.fromkeys(name for part in parts for name in part)
         }
+        self._kinds = {name: kinds for name, kinds in every.items() if "string" not in kinds}
 
     def typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A text stays one where the schema takes texts, or where it is none of the kind."""
-        return {
-            name: _read(value, self._kinds[name]) if isinstance(value, str) and name in self._kinds else value
-            for name, value in arguments.items()
-        }
+        given = dict(arguments)
+        for name, kinds in self._kinds.items():
+            if isinstance(value := given.get(name), str):
+                given[name] = _read(value, kinds)
+        return given
 
     def properties(self, schema: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
         """The parameters, wherever the schema has them."""
@@ -82,8 +84,6 @@ class ArgumentTypes:
 
 
 def _read(text: str, kinds: frozenset[str]) -> Any:
-    if "string" in kinds:
-        return text
     try:
         value = json.loads(_WORDS.get(text.strip(), text), parse_constant=_no_number)
     except (ValueError, RecursionError):

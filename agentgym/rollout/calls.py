@@ -38,6 +38,8 @@ def checked(call: Call) -> Call:
     """The call; a malformed one where its arguments are nested so deep that they cannot be saved or shown."""
     if isinstance(call, MalformedCall):
         return call
+    if all(type(value) in _PLAIN for value in call.arguments.values()):
+        return call
     level: list[Any] = [call.arguments]
     for _ in range(MAX_DEPTH):
         inner = (part.values() if isinstance(part, Mapping) else part for part in level)
@@ -45,6 +47,9 @@ def checked(call: Call) -> Call:
         if not level:
             return call
     return MalformedCall(f"{call.name}(...)", f"its arguments are over {MAX_DEPTH} levels deep")
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 @functools.lru_cache(256)

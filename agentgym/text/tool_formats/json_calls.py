@@ -43,7 +43,7 @@ def read_json(text: str, at: int = 0) -> tuple[Json, int]:
         raise Unreadable(str(error).partition(";")[0]) from None
     except RecursionError:
         raise Unreadable(TOO_DEEP) from None
-    if sum(text.count(bracket, at, end) for bracket in "[{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if text.count("[", at, end) + text.count("{", at, end) > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise Unreadable(TOO_DEEP)
     return value, end
 
@@ -63,10 +63,10 @@ def _parts(value: Json) -> Collection[Json]:
 
 def call_of(value: Json, text: str, key: str) -> ToolCall | MalformedCall:
     """The call that an object stands for. key: of its arguments. text: as it was sampled."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # as JSON's decoder makes them
         name, arguments, call_id = value.get("name"), value.get(key, {}), value.get("id", "")
         known = key in value or not value.keys() - {"name", "id", "type"}  # else its arguments have another name
-        if isinstance(name, str) and name and isinstance(arguments, Mapping) and known:
+        if isinstance(name, str) and name and isinstance(arguments, dict) and known:
             named = {sys.intern(key): part for key, part in arguments.items()}  # one text for all calls of a tool
             return ToolCall(sys.intern(name), named, call_id if isinstance(call_id, str) else "")
     return malformed(text, key, f"this is not one: {text.strip()[:MAX_FAULT]}")
