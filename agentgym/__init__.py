@@ -108,5 +108,5 @@ def __getattr__(name: str) -> object:
             globals()[name] = value = getattr(found, name)
             return value
     if name == "Desk":
-        raise ImportError("agentgym.Desk is now agentgym.AgentContext")
+        importlib.import_module("agentgym.stability").renamed("agentgym.Desk", "agentgym.AgentContext", goes="0.1")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from agentgym.env import Reply
 from agentgym.sandbox import Session
+from agentgym.stability import renamed
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
 
@@ -91,7 +92,7 @@ class Agent(ABC):
 
     def __init_subclass__(cls) -> None:
         if "place" in vars(cls):
-            raise TypeError(f"{cls.__name__}.place is now called slot")
+            renamed(f"{cls.__name__}.place", "slot", goes="0.1", error=TypeError)
 
     @property
     def drops(self) -> Sequence[str]:

@@ -37,6 +37,7 @@ from agentgym.plugin_errors import blamed, detail_of
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.sinks import MetricSink
+from agentgym.stability import ATTRIBUTE, built_for, stated_by
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +279,7 @@ class PluginRegistry:
         try:
             plugin: object = self._entry_points[record.name].load()
         except (Exception, SystemExit) as error:  # plugin code: anything may come
-            self._mark_failed(record, error)
+            self._mark_failed(record, error, stated_by(record.target.partition(":")[0]))
             return
         self._adopt(plugin, record)
 
@@ -286,16 +287,21 @@ class PluginRegistry:
         if self._manager.has_plugin(record.name):
             self._mark_failed(record, ValueError(f"there is a plugin {record.name!r} already"))
             return
+        stated: object = None
         try:
+            stated = getattr(plugin, ATTRIBUTE, None)
+            built = built_for(stated, record.distribution)
             self._manager.register(plugin, record.name)
-            self._manager.check_pending()  # finds misspelt hooks
+            self._check_names(plugin)
             found = {kind: self._call(plugin, kind) for kind in NOUNS}
         except (Exception, SystemExit) as error:  # plugin code: anything may come
             if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
-            self._mark_failed(record, error)
+            self._mark_failed(record, error, stated)
             return
         record.status = PluginStatus.LOADED
+        if ";" in built:  # what has changed since
+            log.warning("plugin %s was %s", record.origin, built)
         record.provides = tuple(f"{kind}:{name}" for kind in NOUNS for name in found[kind])
         for kind, things in found.items():
             for name, thing in things.items():
@@ -305,6 +311,11 @@ class PluginRegistry:
                     log.warning("plugin %s: %s", record.origin, record.error)
                 offers.append((thing, record))
 
+    def _check_names(self, plugin: object) -> None:
+        for caller in self._manager.get_hookcallers(plugin) or ():
+            if not caller.has_spec() and not all(one.optionalhook for one in caller.get_hookimpls()):
+                raise TypeError(f"there is no hook {caller.name!r}.{nearest(caller.name, NOUNS)}")
+
     def _call(self, plugin: object, kind: Kind) -> Mapping[str, Provided]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
         caller = self._manager.subset_hook_caller(kind, others)
@@ -313,9 +324,15 @@ class PluginRegistry:
             raise TypeError(f"hook {kind} returned None; return a mapping of names")
         return {name: thing for result in results for name, thing in checked(kind, result).items()}
 
-    def _mark_failed(self, record: PluginRecord, error: BaseException) -> None:
+    def _mark_failed(self, record: PluginRecord, error: BaseException, stated: object = None) -> None:
         record.status = PluginStatus.FAILED
         record.error = f"{type(error).__name__}: {detail_of(error)}"
+        try:
+            built = built_for(stated, record.distribution)
+        except UserError as refused:
+            built = str(refused)
+        if built and built not in record.error:
+            record.error += f" ({built})"
         record.trace = "".join(traceback.format_exception(error))
         log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 

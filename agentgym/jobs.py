@@ -1,3 +1,5 @@
 """The old name of `agentgym.run`: importing it says so."""
 
-raise ImportError("agentgym.jobs is now agentgym.run; import from there")
+from agentgym.stability import renamed
+
+renamed("agentgym.jobs", "agentgym.run", goes="0.1")

@@ -45,6 +45,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.sandbox": "sandboxes",
     "agentgym.serve.endpoint": "the endpoint for agent programs, in a program of one's own",
     "agentgym.sinks": "metric sinks",
+    "agentgym.stability": "the warning of old names, and the version that a plugin states",
     "agentgym.testing": "tests of plugins",
     "agentgym.text.tool_formats.base": "formats of tool calls",
     "agentgym.tools": "tools of an environment",

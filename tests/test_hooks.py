@@ -15,6 +15,7 @@ from agentgym.env import Environment
 from agentgym.errors import UserError
 from agentgym.hooks import GROUP, PluginRegistry, PluginStatus, hookimpl
 from agentgym.rewards import Reward
+from agentgym.stability import API
 
 Install = Callable[..., list[importlib.metadata.EntryPoint]]
 
@@ -30,7 +31,10 @@ BROKEN = {
     "exits": ("import sys; sys.exit('goodbye')", "SystemExit: goodbye"),
     "syntax": ("def broken(:", "SyntaxError"),
     "imports": ("import a_package_that_is_missing", "No module named 'a_package_that_is_missing'"),
-    "misspelt": (GOOD.replace("def environments", "def enviroments"), "unknown hook 'enviroments'"),
+    "misspelt": (GOOD.replace("def environments", "def enviroments"), "Did you mean 'environments'?"),
+    "newer": (f'{GOOD}agentgym_api = "9.0"', f"built for agentgym 9.0, this is {API}: upgrade"),
+    "no_version": (f"{GOOD}agentgym_api = 5", f'was built for: agentgym_api = "{API}"'),
+    "old_and_failing": ("agentgym_api = '0.0'\nfrom agentgym import Gone", f"(built for agentgym 0.0, this is {API})"),
     "listed": (GOOD.replace('{"good": Good}', '["good"]'), "hook environments returned list"),
     "forgot": (GOOD.replace("return {", "{"), "hook environments returned None"),
     "asynchronous": (GOOD.replace("\ndef ", "\nasync def "), "hook environments is `async def`"),

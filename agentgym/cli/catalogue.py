@@ -13,6 +13,7 @@ from typing import cast
 
 from agentgym.commands import GROUP, Command
 from agentgym.errors import UserError, nearest
+from agentgym.stability import ATTRIBUTE, built_for, renamed
 
 GROUPS = {
     "train a policy": {
@@ -72,7 +73,8 @@ def called(words: Sequence[str]) -> tuple[str, list[str], str]:
     """The command's name, the words after it, and a note for a name that has changed."""
     name, *rest = words
     if name in RUNS and name != "list":
-        return f"runs {name}", rest, f"note: `agentgym {name}` is now `agentgym runs {name}`"
+        note = renamed(f"`agentgym {name}`", f"`agentgym runs {name}`", goes="0.3", error=UserError)
+        return f"runs {name}", rest, f"note: {note}"
     if name == "runs" and rest and not rest[0].startswith("-"):
         return f"runs {rest[0]}", rest[1:], ""
     return name, rest, ""
@@ -104,6 +106,10 @@ def load_command(name: str) -> Command:
     except Exception as error:  # a third party's code
         raise UserError(f"{where} failed to load from {point.value}: {type(error).__name__}: {error}") from error
     missing = [attribute for attribute in _ATTRIBUTES if not hasattr(module, attribute)]
+    try:
+        built_for(getattr(module, ATTRIBUTE, None), _distribution(point))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     if missing:
         raise UserError(f"{where} is incomplete: {point.value} does not define {', '.join(missing)}")
     return cast(Command, module)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agentgym.components import ComponentKind
 from agentgym.errors import UserError
+from agentgym.stability import API
 
 _CHECK_ALL = "agentgym plugins --check"
 
@@ -134,6 +135,7 @@ class PackagePlan:
             "Class": self.class_name,
             "distribution": name.replace("_", "-"),
             "description": about.about,
+            "api": API,
             "template": template,
             "hook": about.kind or "",
             "group": group,

@@ -1,3 +1,5 @@
 """The old place of `DatasetActor`: importing it says so."""
 
-raise ImportError("agentgym.loops.dataset is now agentgym.loops.actors; import from there")
+from agentgym.stability import renamed
+
+renamed("agentgym.loops.dataset", "agentgym.loops.actors", goes="0.1")

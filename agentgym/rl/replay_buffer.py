@@ -1,3 +1,5 @@
 """The old place of `agentgym.loops.replay_buffer`: importing it says so."""
 
-raise ImportError("agentgym.rl.replay_buffer is now agentgym.loops.replay_buffer; import from there")
+from agentgym.stability import renamed
+
+renamed("agentgym.rl.replay_buffer", "agentgym.loops.replay_buffer", goes="0.1")

@@ -77,7 +77,8 @@ def test_an_unknown_command_names_the_nearest(cli) -> None:
 def test_what_moved_below_runs_can_still_be_called_by_its_old_name_with_a_note(cli, name: str) -> None:
     now, before = cli("runs", name, "nowhere"), cli(name, "nowhere")
     assert now.code == before.code == 2
-    assert before.err == f"note: `agentgym {name}` is now `agentgym runs {name}`\n{now.err}"
+    note = f"note: `agentgym {name}` is now `agentgym runs {name}`; the old name goes in agentgym 0.3\n"
+    assert before.err == note + now.err
 
 
 def test_a_mistake_ends_the_process_with_2_and_one_line(tmp_path: Path) -> None:

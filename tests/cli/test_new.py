@@ -15,6 +15,7 @@ import pytest
 
 from agentgym.cli.packages import TEMPLATES, PackagePlan
 from agentgym.hooks import PluginRegistry
+from agentgym.stability import API
 
 ENVIRONMENTS = [name for name, template in TEMPLATES.items() if "environment" in template.modules]
 
@@ -107,6 +108,8 @@ def test_a_package_has_an_entry_point_a_workflow_and_no_blank_left(cli, tmp_path
     group, target = ("agentgym.commands", "kite.command") if template == "command" else ("agentgym", "kite")
     assert project["entry-points"] == {group: {"kite": target}}
     assert Path("kite/py.typed") in files
+    module = Path("kite/command.py" if template == "command" else "kite/__init__.py")
+    assert f'agentgym_api = "{API}"' in files[module].read_text()
 
 
 def test_nothing_is_overwritten(cli, tmp_path: Path) -> None:

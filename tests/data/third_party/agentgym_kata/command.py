@@ -11,6 +11,8 @@ from agentgym.commands import Parser, Shell
 from agentgym_kata.environment import Attempt, Kata
 from agentgym_kata.plain import Plain
 
+agentgym_api = "0.1"
+
 DESCRIPTION = "Judge a function for a task of the environment kata. It runs with your rights."
 EXAMPLES = "agentgym kata 3-4 my_function.py"
 TAKES_OVERRIDES = False

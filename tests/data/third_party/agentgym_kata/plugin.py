@@ -7,6 +7,8 @@ from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym_kata.environment import Kata, short
 from agentgym_kata.sink import Report
 
+agentgym_api = "0.1"
+
 
 @hookimpl
 def environments() -> dict[str, type[Kata]]:
