@@ -97,7 +97,7 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
     assert rows[-1]["kata/pull"] > 0  # the first step's tokens are of the trainer's own weights
     assert json.loads((run / "sandbox.json").read_text())["backend"] == "plain"
     report = (run / "report.md").read_text()
-    assert "- step 2: reward" in report, report
+    assert "- step 2: rollout/reward_mean" in report and "## Step 2, kata/" in report
 
 
 def test_what_it_brings_keeps_the_promises_of_its_kind(installed: Installed) -> None:

@@ -21,7 +21,7 @@ class Report(MetricSink):
         self._add(f"# {Path(run_dir).name}\n")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._add(f"- step {step}: reward {metrics.get('rollout/reward_mean', float('nan')):.3f}\n")
+        self._add("".join(f"- step {step}: {name} {value}\n" for name, value in metrics.items()))
 
     def log_group(self, step: int, group: Group) -> None:
         best = max(group.episodes, key=lambda episode: episode.reward or 0.0)
