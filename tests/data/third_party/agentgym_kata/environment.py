@@ -92,6 +92,6 @@ class Kata(Environment[Attempt]):
 
 def short(episode: Episode) -> float:
     """1 for nothing, towards 0 for much that was submitted."""
-    size = episode.info["size"]
+    size = episode.info.get("size", 0)
     assert isinstance(size, int)
     return 1 / (1 + size / 100)
