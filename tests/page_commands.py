@@ -17,6 +17,7 @@ from typing import NoReturn
 from packaging.requirements import Requirement
 from pages import ROOT
 from parsing import parsed
+from sampled import sampled_turn
 
 from agentgym.cli.catalogue import OWN, called, load_command
 from agentgym.cli.jobs import JobShell
@@ -32,7 +33,7 @@ from agentgym.run.ending import TrainResult
 from agentgym.runs.checkpoints import save_position
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
-from agentgym.types import Episode, FinishReason, Group, Stop, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Stop, Task
 from agentgym_envs.code_exec import CodeExec
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -187,13 +188,7 @@ def make_evaluation(path: Path, status: RunStatus) -> None:
 def make_run(path: Path) -> None:
     """A run as the pages speak of it: finished, with a few steps, episodes and checkpoints."""
     task = Task(task_id="t", prompt=({"role": "user", "content": "hello"},))
-    turn = Turn(
-        prompt_ids=(1, 2),
-        completion_ids=(3,),
-        logprobs=(-0.1,),
-        versions=(VersionSpan(version=1, start=0, end=1),),
-        finish_reason=FinishReason.STOP,
-    )
+    turn = sampled_turn((1, 2), (3,), version=1)
     one = {"task": task, "turns": [turn], "stop": Stop.DONE}
     episodes = [Episode(episode_id=f"e{n}", seed=n, info={"success": n > 1}, **one) for n in range(4)]
     group = Group(group_id=0, task=task, start_version=1, episodes=episodes, advantages=[0.5, -0.5] * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.errors import UserError
 from agentgym.loops.pieces import Pieces
@@ -12,7 +13,7 @@ from agentgym.rl.config import LoopConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.run.calls import BufferCalls
 from agentgym.run.services import RewardCalls
-from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Task
 
 ROWS = [RowSource(path="json", data_files="rows.jsonl")]
 
@@ -38,13 +39,7 @@ def group(number: int, *versions: int) -> Group:
     task = Task(task_id="t", prompt=())
     episodes = []
     for version in versions:
-        turn = Turn(
-            prompt_ids=(1,),
-            completion_ids=(2,),
-            logprobs=(-1.0,),
-            versions=(VersionSpan(version=version, start=0, end=1),),
-            finish_reason=FinishReason.STOP,
-        )
+        turn = sampled_turn((1,), (2,), version=version)
         episodes.append(Episode(episode_id="e", task=task, seed=0, turns=[turn], outcome=Outcome.SCORED))
     return Group(group_id=number, task=task, start_version=0, episodes=episodes, advantages=[1.0] * len(episodes))
 

@@ -6,9 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from sampled import sampled_turn
 
 from agentgym.rl.advantages import Advantage, MeanOnly, Opo, PerTurn, Rloo, StdNormalized, assign_advantages
-from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Task
 
 TASK = Task(task_id="t", prompt=())
 
@@ -79,14 +80,7 @@ def test_an_advantage_that_misses_an_episode_or_is_not_finite_is_refused(values)
 
 
 def answer(reward, length, *, masked=False):
-    turn = Turn(
-        prompt_ids=(1,),
-        completion_ids=(2,) * length,
-        logprobs=(-1.0,) * length,
-        versions=(VersionSpan(version=0, start=0, end=length),),
-        finish_reason=FinishReason.STOP,
-        masked=masked,
-    )
+    turn = sampled_turn((1,), (2,) * length, masked=masked)
     return dataclasses.replace(episode(Outcome.SCORED, reward), turns=[turn])
 
 
@@ -135,15 +129,8 @@ def test_a_reward_that_is_not_finite_is_refused(advantage, value):
 
 
 def with_turns(reward, *turn_rewards):
-    turn = Turn(
-        prompt_ids=(1,),
-        completion_ids=(2,),
-        logprobs=(-1.0,),
-        versions=(VersionSpan(version=0, start=0, end=1),),
-        finish_reason=FinishReason.STOP,
-    )
     played = episode(Outcome.SCORED, reward)
-    played.turns, played.turn_rewards = [turn] * len(turn_rewards), list(turn_rewards)
+    played.turns, played.turn_rewards = [sampled_turn((1,), (2,))] * len(turn_rewards), list(turn_rewards)
     return played
 
 

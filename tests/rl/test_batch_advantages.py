@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from sampled import sampled_turn
 
 from agentgym.rl.advantages import (
     Advantage,
@@ -24,7 +25,7 @@ from agentgym.rl.advantages.assign import assign_batch
 from agentgym.rl.advantages.estimation import gae
 from agentgym.rl.samples import group_samples
 from agentgym.rl.trained import columns_of, exact_by_turn, of_trained
-from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Task
 
 TASK = Task(task_id="t", prompt=())
 
@@ -33,16 +34,7 @@ def played(name, reward, lengths, turn_rewards=(), masked=(), seed=0):
     rng, prompt, turns = random.Random(f"{name}/{seed}"), (1,), []
     for number, length in enumerate(lengths):
         ids = tuple(rng.randrange(5, 90) for _ in range(length))
-        turns.append(
-            Turn(
-                prompt_ids=prompt,
-                completion_ids=ids,
-                logprobs=tuple(-rng.random() * 3 for _ in ids),
-                versions=(VersionSpan(version=0, start=0, end=length),),
-                finish_reason=FinishReason.STOP,
-                masked=number in masked,
-            )
-        )
+        turns.append(sampled_turn(prompt, ids, [-rng.random() * 3 for _ in ids], masked=number in masked))
         prompt = (*prompt, *ids, 2, 3)
     episode = Episode(episode_id=name, task=TASK, seed=0, turns=turns, outcome=Outcome.SCORED, reward=reward)
     episode.turn_rewards = [*turn_rewards]

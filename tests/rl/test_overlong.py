@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.rl.advantages.overlong import SoftOverlong
-from agentgym.types import Episode, FinishReason, Task, Turn, VersionSpan
+from agentgym.types import Episode, Task
 
 
 def answer(num_tokens: int, reward: float) -> Episode:
-    turn = Turn(
-        prompt_ids=(1,),
-        completion_ids=(2,) * num_tokens,
-        logprobs=(-1.0,) * num_tokens,
-        versions=(VersionSpan(version=0, start=0, end=num_tokens),),
-        finish_reason=FinishReason.STOP,
-    )
+    turn = sampled_turn((1,), (2,) * num_tokens)
     return Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, turns=[turn], reward=reward)
 
 

@@ -1,23 +1,17 @@
 """Values of trained tokens find their way back to the turns."""
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.rl.samples import group_samples
 from agentgym.rl.trained import by_turn
-from agentgym.types import Episode, FinishReason, Group, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Task
 
 TASK = Task(task_id="t", prompt=())
 
 
 def turn(prompt, completion, masked=False):
-    return Turn(
-        prompt_ids=tuple(prompt),
-        completion_ids=tuple(completion),
-        logprobs=tuple(-token / 100 for token in completion),
-        versions=(VersionSpan(version=0, start=0, end=len(completion)),),
-        finish_reason=FinishReason.STOP,
-        masked=masked,
-    )
+    return sampled_turn(prompt, completion, [-token / 100 for token in completion], masked=masked)
 
 
 def episode(name, *, masked=False):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
@@ -24,7 +25,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
 from agentgym.testing import run_fast
 from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, tool
-from agentgym.types import Episode, FinishReason, Message, Outcome, Stop, Task, Turn, VersionSpan
+from agentgym.types import Episode, Message, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=({"role": "user", "content": "Count to three."},))
 
@@ -143,13 +144,7 @@ class Played:
         return self.runner.context.state
 
 
-TURN = Turn(
-    prompt_ids=(1,),
-    completion_ids=(2,),
-    logprobs=(-1.0,),
-    versions=(VersionSpan(version=0, start=0, end=1),),
-    finish_reason=FinishReason.STOP,
-)
+TURN = sampled_turn((1,), (2,))
 
 
 def test_calls_are_answered_in_order_and_the_environment_is_asked_after_them() -> None:

@@ -3,20 +3,15 @@
 import asyncio
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError
 from agentgym.rewards import UNBOUNDED, Reward, metric, reward
 from agentgym.rollout.scoring import Scorer
-from agentgym.types import Episode, FinishReason, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Outcome, Task
 
-TURN = Turn(
-    prompt_ids=(1,),
-    completion_ids=(2,),
-    logprobs=(-1.0,),
-    versions=(VersionSpan(version=0, start=0, end=1),),
-    finish_reason=FinishReason.STOP,
-)
+TURN = sampled_turn((1,), (2,))
 
 
 def played(num_turns=2, **info):

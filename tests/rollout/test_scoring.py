@@ -12,11 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.errors import UserError
 from agentgym.rewards import Reward
 from agentgym.rollout.scoring import Scorer
-from agentgym.types import Episode, FinishReason, Outcome, Task, Turn, VersionSpan
+from agentgym.types import Episode, Outcome, Task
 
 REWARDS_SOURCE = """
 import os, subprocess, sys, time
@@ -67,13 +68,7 @@ def scorer(*rewards: Reward, num_workers: int = 1, **weights: float) -> Scorer:
 
 
 def episode(**info: bool | float | str | None) -> Episode:
-    turn = Turn(
-        prompt_ids=(1, 2),
-        completion_ids=(3,),
-        logprobs=(-0.5,),
-        versions=(VersionSpan(version=0, start=0, end=1),),
-        finish_reason=FinishReason.STOP,
-    )
+    turn = sampled_turn((1, 2), (3,), -0.5)
     return Episode(episode_id="e", task=Task(task_id="t", prompt=()), seed=0, turns=[turn], info=dict(info))
 
 

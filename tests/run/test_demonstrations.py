@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
@@ -28,7 +29,7 @@ from agentgym.runs.files import write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tokenizer import HuggingFaceTokenizer
-from agentgym.types import Episode, FinishReason, Group, Message, Task, ToolTrace, Turn, VersionSpan
+from agentgym.types import Episode, Group, Message, Task, ToolTrace
 
 TALK: list[Message] = [{"role": "user", "content": "Say hi."}, {"role": "assistant", "content": "return xs"}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}
@@ -169,13 +170,7 @@ def saved_run(folder: Path, renderer: ChatRenderer, *, other_tokenizer: bool = F
             *renderer.tokenizer.encode(" xs"),
             *renderer.end_ids,
         )  # as sampled
-        turn = Turn(
-            prompt_ids=tuple(i + 7 for i in prompt) if other_tokenizer else prompt,
-            completion_ids=said,
-            logprobs=(-0.5,) * len(said),
-            versions=(VersionSpan(version=0, start=0, end=len(said)),),
-            finish_reason=FinishReason.STOP,
-        )
+        turn = sampled_turn([i + 7 for i in prompt] if other_tokenizer else prompt, said, -0.5)
         return Episode(
             episode_id=f"e{number}", task=task, seed=0, turns=[turn], messages=[*TALK], reward=reward, info={}
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sampled import sampled_turn
 from tiny_model import draw_samples, write_model
 
 from agentgym.rl.advantages import Distillation, GaeTokens, assign_advantages
@@ -19,7 +20,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.trainer.config import CriticConfig
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.engine import TitanEngine
-from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Sample, Task
 
 MakeEngine = Callable[..., TitanEngine]
 TASK = Task(task_id="t", prompt=())
@@ -136,13 +137,7 @@ def group_of(engine: TitanEngine, drawn: list[Sample]) -> Group:
     """Episodes whose sampler is the engine as it is now."""
     episodes = []
     for number, (sample, logprobs) in enumerate(zip(drawn, engine.logprobs(drawn), strict=True)):
-        turn = Turn(
-            prompt_ids=sample.token_ids[:1],
-            completion_ids=sample.token_ids[1:],
-            logprobs=logprobs[1:],
-            versions=(VersionSpan(version=0, start=0, end=len(sample.token_ids) - 1),),
-            finish_reason=FinishReason.STOP,
-        )
+        turn = sampled_turn(sample.token_ids[:1], sample.token_ids[1:], logprobs[1:])
         episode = Episode(episode_id=f"e{number}", task=TASK, seed=0, turns=[turn])
         episode.reward, episode.outcome = float(number % 2), Outcome.SCORED
         episodes.append(episode)

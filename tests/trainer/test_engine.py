@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from sampled import sampled_turn
 from tiny_model import draw_samples, write_model
 from torch import Tensor
 from torch.nn import Module
@@ -25,7 +26,7 @@ from agentgym.rl.samples import group_samples
 from agentgym.trainer.build import uses_flex
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
-from agentgym.types import Episode, FinishReason, Group, Outcome, Sample, Task, Turn, VersionSpan
+from agentgym.types import Episode, Group, Outcome, Sample, Task
 
 MakeEngine = Callable[..., TitanEngine]
 
@@ -45,13 +46,8 @@ def transformers_logprobs(model: Module, sample: Sample) -> Tensor:
 
 def played(sample: Sample, reward: float) -> Episode:
     """An episode of one turn: the sample's first token, then the rest as its completion."""
-    turn = Turn(
-        prompt_ids=sample.token_ids[:1],
-        completion_ids=sample.token_ids[1:],
-        logprobs=tuple(p if m else -3.0 for p, m in zip(sample.logprobs, sample.loss_mask, strict=True))[1:],
-        versions=(VersionSpan(version=0, start=0, end=len(sample.token_ids) - 1),),
-        finish_reason=FinishReason.STOP,
-    )
+    logprobs = [p if m else -3.0 for p, m in zip(sample.logprobs, sample.loss_mask, strict=True)]
+    turn = sampled_turn(sample.token_ids[:1], sample.token_ids[1:], logprobs[1:])
     task = Task(task_id="t", prompt=())
     return Episode(episode_id="e", task=task, seed=0, turns=[turn], reward=reward, outcome=Outcome.SCORED)
 
