@@ -151,9 +151,19 @@ def _takes(signature: inspect.Signature, args: tuple[object, ...], named: dict[s
 def _signature(method: object) -> inspect.Signature:
     """Of a method as it is called, without `self` and without annotations."""
     signature = inspect.signature(_function(method))
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    parameters = [
+        p.replace(annotation=p.empty, default=p.default if p.default is p.empty else _Default())
+        for p in signature.parameters.values()
+    ]
     has_self = parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL
     return inspect.Signature(parameters[1:] if has_self and not isinstance(method, staticmethod) else parameters)
+
+
+class _Default:
+    """Stands for any default: a message shows that there is one."""
+
+    def __repr__(self) -> str:
+        return "..."
 
 
 def _function(method: object) -> Callable[..., Any]:

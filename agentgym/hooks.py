@@ -326,14 +326,15 @@ class PluginRegistry:
 
     def _mark_failed(self, record: PluginRecord, error: BaseException, stated: object = None) -> None:
         record.status = PluginStatus.FAILED
-        record.error = f"{type(error).__name__}: {detail_of(error)}"
+        refused = isinstance(error, ContractError)  # by us: its text says all, and the traceback is ours
+        record.error = str(error) if refused else f"{type(error).__name__}: {detail_of(error)}"
         try:
             built = built_for(stated, record.distribution)
-        except UserError as refused:
-            built = str(refused)
+        except UserError as wrong:
+            built = str(wrong)
         if built and built not in record.error:
             record.error += f" ({built})"
-        record.trace = "".join(traceback.format_exception(error))
+        record.trace = "" if refused else "".join(traceback.format_exception(error))
         log.warning("plugin %s did not load and is left out: %s", record.origin, record.error)
 
     def _mark_duplicates(self, records: list[PluginRecord]) -> None:

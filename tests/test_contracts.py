@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[dict[str, object], str]] = {
     "value": ({"start": 5}, "`start` is 5; write a method"),
     "plain": ({"probe": _plain}, "`def probe` is awaited, so it has to be `async def probe`: "),
     "coroutine": ({"supports": _supports}, "`async def supports` is not awaited, so it has to be `def supports`"),
-    "parameters": ({"run": _run}, "`run(code)` is called as `run(code, *, stdin='', limits=Limits("),
+    "parameters": ({"run": _run}, "`run(code)` is called as `run(code, *, stdin=..., limits=...)`"),
     "generator": ({"session": _session}, "write `@asynccontextmanager` above it"),
 }
 
@@ -54,6 +54,7 @@ def test_a_method_of_another_form_is_named_when_the_plugin_is_loaded_and_when_an
     assert said in str(raised.value)
     registry = registry_of(sandboxes={"half": SandboxPlugin(create=Backend)})
     assert registry.records[0].status is PluginStatus.FAILED and said in registry.records[0].error
+    assert not registry.records[0].trace  # of our check
 
 
 class Half(SandboxBackend):

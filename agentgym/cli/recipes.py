@@ -224,7 +224,7 @@ def check_names(recipe: Recipe, registry: PluginRegistry) -> None:
             find_reward(name, environment, registry)
     check_sandbox(recipe.sandbox.name, recipe.sandbox.options, registry)
     for name in recipe.logging.sinks:
-        registry.sink(name)
+        registry.sink(name)()  # an incomplete one is refused here; the run makes its own
 
 
 def recipe_help(command: Command = "train") -> str:
