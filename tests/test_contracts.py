@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bare_backend import BareBackend
 
 from agentgym import Agent, Environment, Reward, UserError, hookimpl
 from agentgym.hooks import PluginRegistry, PluginStatus
@@ -14,6 +13,7 @@ from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.sandbox import Sandbox, SandboxBackend, SandboxPlugin
 from agentgym.sinks import MetricSink
+from agentgym.testing import FakeSandbox
 from agentgym.types import SandboxSpec, Task
 
 
@@ -48,7 +48,7 @@ FAULTS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_method_of_another_form_is_named_when_the_plugin_is_loaded_and_when_an_object_is_made(fault: str) -> None:
     body, said = FAULTS[fault]
-    Backend = type("Backend", (BareBackend,), body)
+    Backend = type("Backend", (FakeSandbox,), body)
     with pytest.raises(UserError) as raised:
         Backend()
     assert said in str(raised.value)
@@ -82,7 +82,7 @@ def test_a_half_written_backend_names_what_is_missing_and_the_method_that_was_me
     [
         (lambda options: Half(), "it does not define `close`"),  # type: ignore[abstract]
         (lambda options: None, "its factory returned None; return an object of agentgym.sandbox.SandboxBackend"),
-        (lambda options: BareBackend, "returned the class bare_backend.BareBackend; return an object of it"),
+        (lambda options: FakeSandbox, "returned the class agentgym.testing.fakes.FakeSandbox; return an object of it"),
         (lambda options: Forgetful(), "it does not define `close`, `grade`, "),
         (_probe, "made by an `async def`"),
     ],

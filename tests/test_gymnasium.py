@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_backend import BareBackend
 
 pytest.importorskip("gymnasium")
 import gymnasium
@@ -25,7 +24,7 @@ from agentgym.errors import UserError
 from agentgym.gymnasium import AnyText, TextEnv, TextVectorEnv, register_gymnasium
 from agentgym.hooks import PluginRegistry, hookimpl
 from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
-from agentgym.sandbox import Capabilities, CaseResult, GradeRequest, RunStatus, Verdict
+from agentgym.testing import FakeSandbox
 
 
 @pytest.fixture(autouse=True)
@@ -270,31 +269,8 @@ def test_gymnasiums_own_vector_environments_take_it_too(ids: list[str]) -> None:
     vector.close()
 
 
-class PassingSandbox(BareBackend):
-    """A sandbox that finds every solution right."""
-
-    name = "passing"
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    async def probe(self) -> Capabilities:
-        self.log.append("probe")
-        return await super().probe()
-
-    async def start(self) -> PassingSandbox:
-        self.log.append("start")
-        return self
-
-    async def grade(self, request: GradeRequest) -> Verdict:
-        return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),) * len(request.cases))
-
-    async def close(self) -> None:
-        self.log.append("close")
-
-
 async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() -> None:
-    sandbox = PassingSandbox()
+    sandbox = FakeSandbox()
 
     class Plugin:
         @hookimpl
@@ -311,7 +287,7 @@ async def test_an_environment_that_runs_code_gets_the_sandbox_that_is_named() ->
     assert after.terminated and after.reward == 1.0 and after.info["success"] is True
     assert info["task_id"] == game.tasks[0].task_id
     await game.close()
-    assert sandbox.log == ["probe", "start", "close"]
+    assert len(sandbox.graded) == 1 and not sandbox.is_open
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ class SandboxConformance(SandboxSuite):
     async def test_close_leaves_no_process_and_no_task(self) -> None:
         before = children(), asyncio.all_tasks()
         async with self.made() as made, made as backend:
-            assert backend is made, f"`start` returned {backend!r:.100}, not the backend itself"
             await backend.run(self.hello)
         await asyncio.sleep(0)
         assert not (left := asyncio.all_tasks() - before[1]), f"tasks are left: {left}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import pytest
-from bare_backend import BareBackend
 
 from agentgym import Environment, Reward, Task, hookimpl
 from agentgym.cli.jobs import JobShell
@@ -29,16 +28,9 @@ from agentgym.run.ending import TrainResult
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.sandbox import (
-    Capabilities,
-    CaseResult,
-    FileInfo,
-    LimitHit,
-    RunResult,
-    RunStatus,
-    SandboxUnavailable,
-    Verdict,
-)
+from agentgym.sandbox import DEFAULT_LIMITS, FileInfo, LimitHit, RunResult, RunStatus, SandboxUnavailable, Verdict
+from agentgym.testing import FakeSandbox, FakeSession
+from agentgym.testing.fakes import ABLE
 from agentgym.types import Episode, ErrorRecord, Outcome
 
 
@@ -187,44 +179,38 @@ class Counting(Environment):
             yield Task(task_id=f"count-{number}", prompt=prompt, answer=number + 1, split=split, difficulty=number % 2)
 
 
-class EchoSandbox(BareBackend):
+class EchoSandbox(FakeSandbox):
     """Prints the program; available unless told otherwise."""
 
-    name = "echo"
+    kind, sessions_too, isolated = "echo", False, True
 
     def __init__(self, options: dict) -> None:
         if "wrong_one" in options:
             raise UserError("sandbox 'echo' has no option 'wrong_one'")
+        able = replace(ABLE, isolated=self.isolated, sessions=self.sessions_too, network_allow_list=self.sessions_too)
+        able = replace(able, seccomp=False, disk_limit=False, detail="an echo")
+        away = "no engine answers\nstart the engine" if options.get("broken") else ""
+        super().__init__(echo, name=self.kind, able=able, unavailable=away)
         self.options = options
-        self.open = False
-
-    async def probe(self) -> Capabilities:
-        if self.options.get("broken"):
-            raise SandboxUnavailable("no engine answers\nstart the engine")
-        flags = dict.fromkeys(
-            ("isolated", "full_python", "network_off", "memory_limit", "process_limit", "per_call_uid"), True
-        )
-        return Capabilities(backend="echo", detail="an echo", seccomp=False, **flags)
 
     async def start(self) -> EchoSandbox:
         if self.options.get("broken_when_used"):
             raise SandboxUnavailable("no module to preload")
-        self.open = True
-        return self
+        return await super().start()
 
-    async def close(self) -> None:
-        self.open = False
+    async def run(self, code, *, stdin="", limits=DEFAULT_LIMITS) -> RunResult:
+        assert self.is_open
+        return await super().run(code, stdin=stdin, limits=limits)
 
-    async def run(self, code, *, stdin="", limits=None) -> RunResult:
-        assert self.open
-        failed = "raise" in code
-        return RunResult(
-            status=RunStatus.ERROR if failed else RunStatus.OK, exit_code=int(failed), stdout=code + stdin, stderr=""
-        )
+
+def echo(code: str, stdin: str) -> RunResult:
+    failed = "raise" in code
+    status = RunStatus.ERROR if failed else RunStatus.OK
+    return RunResult(status=status, exit_code=int(failed), stdout=code + stdin, stderr="")
 
 
 class ImageSandbox(EchoSandbox):
-    name = "image"
+    kind = "image"
 
     async def build(self, say, *, pull=None) -> str:
         await self.probe()
@@ -240,21 +226,17 @@ class ImageSandbox(EchoSandbox):
 class SteadySandbox(EchoSandbox):
     """Contains, as far as it says; answers what a benchmark asks; has sessions. `limit` ends every call."""
 
-    name = "steady"
+    kind, sessions_too = "steady", True
 
-    async def probe(self) -> Capabilities:
-        able = await super().probe()
-        return replace(able, backend="steady", sessions=True, network_allow_list=True)
-
-    async def run(self, code, *, stdin="", limits=None) -> RunResult:
+    async def run(self, code, *, stdin="", limits=DEFAULT_LIMITS) -> RunResult:
         if self.options.get("limit"):
             hit = LimitHit(resource="wall_s", used=3.04, allowed=limits.wall_s)
             return RunResult(status=RunStatus.TIMEOUT, exit_code=None, stdout="\x1b[2J", stderr="", limit=hit)
         return RunResult(status=RunStatus.OK, exit_code=0, stdout="42\n" if "6 * 7" in code else "", stderr="")
 
     async def grade(self, request) -> Verdict:
-        passed = not self.options.get("wrong")
-        return Verdict(status=RunStatus.OK, results=tuple(CaseResult(passed=passed) for _ in request.cases))
+        self.judge = not self.options.get("wrong")
+        return await super().grade(request)
 
     def metrics(self) -> dict[str, float]:
         return {"sandbox/containers_live": 1.0, "sandbox/start_p50_s": 0.2}
@@ -264,38 +246,27 @@ class SteadySandbox(EchoSandbox):
         yield SteadySession(self, network)
 
 
+class SteadySession(FakeSession):
+    def __init__(self, sandbox: SteadySandbox, network: tuple[str, ...]) -> None:
+        super().__init__(echo, {"network.txt": " ".join(network).encode()})
+        self._sandbox = sandbox
+
+    async def run(self, code, *, stdin="", limits=DEFAULT_LIMITS) -> RunResult:
+        shown = self._sandbox.options.get("shows_code")
+        return await (super().run(code) if shown else self._sandbox.run(code))
+
+    async def exec(self, command, *, stdin="", folder=".", limits=DEFAULT_LIMITS) -> RunResult:
+        return await self._sandbox.run("6 * 7")
+
+    async def files(self, path="."):
+        found = await super().files(path)
+        return (*found, FileInfo(path="../../sly", size=0)) if self._sandbox.options.get("sly") else found
+
+
 class PlainSandbox(EchoSandbox):
     """Contains nothing, and says so."""
 
-    name = "plain"
-
-    async def probe(self) -> Capabilities:
-        return replace(await super().probe(), backend="plain", isolated=False)
-
-
-class SteadySession:
-    def __init__(self, sandbox: SteadySandbox, network: tuple[str, ...]) -> None:
-        self._sandbox = sandbox
-        self._files = {"network.txt": " ".join(network).encode()}
-
-    async def run(self, code, *, stdin="", limits=None) -> RunResult:
-        shown = self._sandbox.options.get("shows_code")
-        return await (EchoSandbox.run(self._sandbox, code) if shown else self._sandbox.run(code))
-
-    async def exec(self, command, *, stdin="", folder=".", limits=None) -> RunResult:
-        return await self._sandbox.run("6 * 7")
-
-    async def write(self, path, data) -> None:
-        self._files[path] = data
-
-    async def read(self, path, *, max_bytes=0) -> bytes:
-        return self._files[path]
-
-    async def files(self, path="."):
-        found = [FileInfo(path=path, size=len(data)) for path, data in self._files.items()]
-        if self._sandbox.options.get("sly"):
-            found.append(FileInfo(path="../../sly", size=0))
-        return tuple(found)
+    kind, isolated = "plain", False
 
 
 class Plugin:

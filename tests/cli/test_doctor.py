@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from bare_backend import BareBackend
 
 from agentgym.cli.checks import (
     PACKAGES,
@@ -29,7 +27,8 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.commands.text import memory
 from agentgym.hooks import PluginRegistry, hookimpl
-from agentgym.sandbox import Capabilities, SandboxUnavailable
+from agentgym.sandbox import Capabilities
+from agentgym.testing import FakeSandbox
 
 TORCH = Package(
     distribution="torch", tested="2.13.", level=Level.MISSING, remedy="install", alternatives=("torch-cpu",)
@@ -97,24 +96,12 @@ def test_every_package_says_how_to_get_it() -> None:
     assert all(package.remedy for package in PACKAGES)
 
 
-class Refusing(BareBackend):
-    def __init__(self, options: dict) -> None:
-        pass
-
-    async def probe(self) -> Capabilities:
-        raise SandboxUnavailable("no engine answers. Run `start it`, then `build it`.")
-
-
-class Unsafe(Refusing):
-    async def probe(self) -> Capabilities:
-        able = dict.fromkeys((field.name for field in fields(Capabilities)), False)
-        return Capabilities(**able | {"backend": "unsafe", "detail": "a plain process"})
-
-
 class Plugin:
     @hookimpl
     def sandboxes(self):
-        return {"refusing": Refusing, "unsafe": Unsafe}
+        refusing = FakeSandbox(unavailable="no engine answers. Run `start it`, then `build it`.")
+        unsafe = FakeSandbox(able=Capabilities(backend="unsafe", detail="a plain process"))
+        return {"refusing": lambda options: refusing, "unsafe": lambda options: unsafe}
 
 
 async def test_a_sandbox_that_can_not_be_had_says_what_to_run_and_an_unsafe_one_does_not_count() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 
 import pytest
-from bare_backend import BareBackend
 
 from agentgym import hookimpl
 from agentgym.env import Environment, Reply
@@ -19,35 +18,20 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import Capabilities, GradeRequest, SandboxOptions, SandboxPlugin, SandboxUnavailable, Verdict
-from agentgym.testing import FakeSession
+from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, SandboxPlugin, SandboxUnavailable
+from agentgym.testing import FakeSandbox, FakeSession
+from agentgym.testing.fakes import ABLE
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, SandboxSpec, Task
 
 
-class FakeBackend(BareBackend):
-    """A sandbox that is available or not; its option `size` is the memory that it gives a call."""
+class Sized(FakeSandbox):
+    """Its option `size` is the memory that it gives a call."""
 
-    def __init__(
-        self, name: str, options: SandboxOptions, *, there: bool, takes: tuple[str, ...], isolated: bool
-    ) -> None:
-        for key in set(options) - set(takes):
-            raise UserError(f"sandbox {name!r} has no option {key!r}")
-        self.name = name
-        self.options = options
-        self._there = there
-        self._isolated = isolated
-
-    async def grade(self, request: GradeRequest) -> Verdict: ...
+    size = 512
 
     def supports(self, spec: SandboxSpec) -> bool:
-        return spec.memory_mib <= self.options.get("size", 512) and not (spec.session and "small" in self.name)
-
-    async def probe(self) -> Capabilities:
-        if not self._there:
-            raise SandboxUnavailable(f"{self.name} is not installed")
-        able = dict.fromkeys((field.name for field in fields(Capabilities)), self._isolated) | {"grades": True}
-        return Capabilities(**able | {"backend": self.name, "detail": "a fake"})
+        return spec.memory_mib <= self.size and not (spec.session and "small" in self.name)
 
 
 def fake(
@@ -59,8 +43,17 @@ def fake(
     isolated: bool = True,
     **declared: object,
 ) -> tuple[str, SandboxPlugin]:
-    def create(options: SandboxOptions) -> FakeBackend:
-        return FakeBackend(name, options, there=there, takes=takes, isolated=isolated)
+    def create(options: SandboxOptions) -> Sized:
+        for key in set(options) - set(takes):
+            raise UserError(f"sandbox {name!r} has no option {key!r}")
+        able = dict.fromkeys((field.name for field in fields(Capabilities)), isolated) | {"grades": True}
+        made = Sized(
+            name=name,
+            able=Capabilities(**able | {"backend": name, "detail": "a fake"}),
+            unavailable="" if there else f"{name} is not installed",
+        )
+        made.size, made.options = options.get("size", 512), options
+        return made
 
     return name, SandboxPlugin(create=create, auto_rank=rank, **declared)
 
@@ -83,7 +76,7 @@ def task(**spec) -> Task:
 
 async def choose(
     *sandboxes: tuple[str, SandboxPlugin], tasks: Sequence[Task] = (task(**ALLOWED),), name: str = "auto", **options
-) -> tuple[FakeBackend | None, str]:
+) -> tuple[SandboxBackend | None, str]:
     """The backend, and what was said about the choice."""
 
     class Plugin:
@@ -166,27 +159,16 @@ async def test_a_named_sandbox_that_lacks_what_the_tasks_need_names_those_that_h
         await choose(SMALL, heavy(), light(), tasks=tasks, name="small")
 
 
-class SessionSandbox:
-    """Counts the sessions that are open; the first `refuse` are refused."""
+class SessionSandbox(FakeSandbox):
+    """The first `refuse` sessions are refused."""
 
-    name = "sessions"
+    refuse = 0
 
-    def __init__(self, refuse: int = 0) -> None:
-        self.open = 0
-        self.leased: list[tuple[str, ...]] = []
-        self.refuse = refuse
-
-    @asynccontextmanager
-    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[FakeSession]:
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[FakeSession]:
         if self.refuse:
             self.refuse -= 1
             raise SandboxUnavailable("all are taken")
-        self.open += 1
-        self.leased.append(network)
-        try:
-            yield FakeSession()
-        finally:
-            self.open -= 1
+        return super().session(network=network)
 
 
 class NoteTaker(Environment):
@@ -209,7 +191,7 @@ class NoteTaker(Environment):
         return Reply(done=True)
 
     async def finish(self, context):
-        self.open_at_finish.append(self.sandbox.open)
+        self.open_at_finish.append(self.sandbox.num_sessions_open)
 
 
 @pytest.fixture
@@ -236,8 +218,8 @@ async def test_an_episode_has_its_session_until_after_finish(play) -> None:
     sandbox = SessionSandbox()
     episode, environment, activity = await play(task(session=True, network=("pypi.org",)), sandbox)
     assert episode.outcome is Outcome.SCORED, episode.error
-    assert sandbox.leased == [("pypi.org",)]
-    assert (environment.open_at_finish, sandbox.open) == ([1], 0)
+    assert [one.network for one in sandbox.sessions] == [("pypi.org",)]
+    assert (environment.open_at_finish, sandbox.num_sessions_open) == ([1], 0)
     assert activity.totals_s()["sandbox"] > 0
 
 
@@ -245,14 +227,15 @@ async def test_a_session_is_given_back_when_the_environment_breaks(play) -> None
     sandbox = SessionSandbox()
     episode, environment, _ = await play(task(session=True), sandbox, says="break")
     assert episode.outcome is Outcome.INFRA_ERROR
-    assert (environment.open_at_finish, sandbox.open) == ([1], 0)
+    assert (environment.open_at_finish, sandbox.num_sessions_open) == ([1], 0)
 
 
 async def test_an_episode_is_played_again_when_no_session_was_free(play) -> None:
-    sandbox = SessionSandbox(refuse=1)
+    sandbox = SessionSandbox()
+    sandbox.refuse = 1
     episode, _, _ = await play(task(session=True), sandbox)
     assert (episode.outcome, episode.retries) == (Outcome.SCORED, 1)
-    sandbox = SessionSandbox(refuse=9)
+    sandbox.refuse = 9
     episode, _, _ = await play(task(session=True), sandbox)
     assert episode.outcome is Outcome.INFRA_ERROR and "all are taken" in episode.error.message
 
@@ -260,19 +243,18 @@ async def test_an_episode_is_played_again_when_no_session_was_free(play) -> None
 async def test_a_task_that_asks_for_none_gets_none(play) -> None:
     sandbox = SessionSandbox()
     episode, _, _ = await play(task(), sandbox)
-    assert sandbox.leased == []
+    assert sandbox.sessions == []
     assert episode.outcome is Outcome.INFRA_ERROR  # this environment needs one
 
 
 def running(name: str, rank: int | None = None, *, grades: bool = False) -> tuple[str, SandboxPlugin]:
     """A sandbox that runs code, and says whether it grades; it has no method for it."""
 
-    class Running(BareBackend):
-        async def probe(self) -> Capabilities:
-            return replace(await super().probe(), grades=grades)
+    class Running(FakeSandbox):
+        grade = SandboxBackend.grade
 
-    Running.name = name
-    return name, SandboxPlugin(create=lambda options: Running(), auto_rank=rank)
+    able = replace(ABLE, grades=grades)
+    return name, SandboxPlugin(create=lambda options: Running(name=name, able=able), auto_rank=rank)
 
 
 GRADED = (task(grades=True),)
@@ -292,7 +274,7 @@ async def test_a_backend_that_says_it_grades_and_cannot_is_refused() -> None:
         await choose(running("runs", grades=True), name="runs")
 
 
-class Silent(BareBackend):
+class Silent(FakeSandbox):
     """Half-written: what it has returns nothing."""
 
     async def probe(self): ...
@@ -301,8 +283,8 @@ class Silent(BareBackend):
 
 
 async def test_what_returns_nothing_in_silence_is_named() -> None:
-    with pytest.raises(UserError, match="'bare': `probe` returned None; it has to return Capabilities"):
-        await choose(("bare", SandboxPlugin(create=lambda options: Silent())), name="bare")
+    with pytest.raises(UserError, match="'fake': `probe` returned None; it has to return Capabilities"):
+        await choose(("fake", SandboxPlugin(create=lambda options: Silent())), name="fake")
     sandbox = watched(Silent(), Activity())
     with pytest.raises(InfraError, match="`run` of Silent returned None; it has to return a RunResult"):
         await sandbox.run("1")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bare_backend import BareBackend
 from real_templates import REAL
 
 from agentgym import hookimpl
@@ -16,6 +16,8 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.run.gym import Gym
 from agentgym.run.settle import settle_sampling
+from agentgym.testing import FakeSandbox
+from agentgym.testing.fakes import ABLE
 
 ENVIRONMENT = f"env.name={Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
 
@@ -65,10 +67,8 @@ async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab, tmp_pat
         await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter())
 
 
-class Runs(BareBackend):
-    """Runs code, and judges nothing."""
-
-    name = "runs"
+class Runs(FakeSandbox):
+    """It judges nothing, and must not be started."""
 
     async def start(self):
         pytest.fail("it was started")
@@ -77,7 +77,7 @@ class Runs(BareBackend):
 class Plugin:
     @hookimpl
     def sandboxes(self):
-        return {"runs": lambda options: Runs()}
+        return {"runs": lambda options: Runs(able=replace(ABLE, grades=False))}
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "envs check"])

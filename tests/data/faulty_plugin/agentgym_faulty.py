@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
-
-from bare_backend import BareBackend
-from bare_session import BareSession
 
 from agentgym import Agent, Environment, InfraError, Reply, Reward, SandboxSpec, Task, hookimpl
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.losses import Loss
 from agentgym.rollout.tasks import Shuffled, TaskStream
 from agentgym.sandbox import DEFAULT_LIMITS, FileRefused, SandboxLost
+from agentgym.testing import FakeSandbox
 from agentgym.text.tool_formats.base import ToolFormat
 
 
@@ -64,12 +61,11 @@ class FaultyTasks(Sound):
         boom()
 
 
-class Plain(BareBackend):
+class Plain(FakeSandbox):
     """method: which raises KeyError; or what `run` raises: lost, refuses."""
 
-    name = "plain"
-
     def __init__(self, method=""):
+        super().__init__(name="plain")
         self.method = method
         if hasattr(self, method):
             setattr(self, method, boom_later if inspect.iscoroutinefunction(getattr(self, method)) else boom)
@@ -79,10 +75,6 @@ class Plain(BareBackend):
         if self.method in errors:
             raise errors[self.method]
         return await super().run(code)
-
-    @asynccontextmanager
-    async def session(self, *, network=()):
-        yield BareSession()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
