@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentgym.sinks import GroupSink, MetricSink, show_group
+from agentgym.sinks import EpisodeSink, GroupSink, MetricSink, Source, StepEpisodes, share_of, show_group
 from agentgym.testing.suite import Suite, expect, promise, skip
 from agentgym.types import Episode, Group, Json, Outcome, Stop, Task
 
@@ -70,6 +71,36 @@ class SinkConformance(Suite):
                 for step, group in enumerate(groups(), start=1):
                     show_group(sink, step, group)
                     sink.log(step, METRICS)
+
+    @promise("agentgym.sinks:EpisodeSink.log_episodes", "The episodes of a step, before its `log`; of an evaluation")
+    def test_episodes_of_every_source_are_taken(self) -> None:
+        made = self.make()
+        if not isinstance(made, EpisodeSink):
+            skip("it gets no episodes")
+        sources: tuple[Source, ...] = ("train", "eval", "sft")
+        with _Run() as folder, _opened(made, folder) as sink:
+            for step, source in enumerate(sources, start=1):
+                made.log_episodes(StepEpisodes(step=step, source=source, groups=groups(), skipped=groups()[:1]))
+                sink.log(step, METRICS)
+
+    @promise("agentgym.sinks:StepEpisodes", "read them, and change nothing")
+    def test_episodes_are_left_as_they_are(self) -> None:
+        made = self.make()
+        if not isinstance(made, EpisodeSink):
+            skip("it gets no episodes")
+        played = StepEpisodes(step=1, source="train", groups=groups()[:1])
+        with _Run() as folder, _opened(made, folder):
+            made.log_episodes(played)
+        expect("the episodes after it", list(played.groups), groups()[:1])
+
+    @promise("agentgym.sinks:EpisodeSink", "An attribute `episodes_share`, above 0 up to 1")
+    def test_its_share_of_the_groups_is_one(self) -> None:
+        share_of(self.make())
+
+    @promise(SINK, "A thread of its own calls it")
+    def test_a_thread_may_call_it(self) -> None:
+        with _Run() as folder, ThreadPoolExecutor(1) as thread:
+            thread.submit(self._log, folder, {1: METRICS}).result()
 
     def _log(self, folder: str, steps: Mapping[int, Mapping[str, float]]) -> None:
         with _opened(self.make(), folder) as sink:

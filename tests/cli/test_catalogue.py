@@ -8,6 +8,7 @@ import json
 import pytest
 
 from agentgym.hooks import PluginRegistry, hookimpl
+from agentgym.testing.agents import SayWords
 
 
 def test_envs_are_listed_and_shown(cli) -> None:
@@ -38,7 +39,7 @@ def test_an_environment_of_two_plugins_is_marked_and_the_others_are_listed(cli) 
 class Doubled:
     @hookimpl
     def environments(self) -> dict[str, type]:
-        return {"doubled": dict}
+        return {"doubled": SayWords}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentgym.agents import Agent, AgentContext
 from agentgym.errors import InfraError, UserError
 from agentgym.rewards import Reward
 from agentgym.sandbox import Capabilities, GradeRequest, Limits, RunResult, RunStatus, SandboxBackend, Verdict
-from agentgym.sinks import MetricSink
+from agentgym.sinks import MetricSink, StepEpisodes
 from agentgym.testing import (
     AgentConformance,
     EnvironmentConformance,
@@ -253,6 +254,8 @@ class Lines(MetricSink):
     num_closed: int = 0
 
     def open(self, run_dir: str, config: Mapping[str, Json]) -> None:
+        if self.fault == "main thread" and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("it was opened by another thread")
         path = Path(run_dir) / "lines.txt"
         if self.fault == "starts again":
             path.unlink(missing_ok=True)
@@ -269,12 +272,22 @@ class Lines(MetricSink):
         if self.fault == "encodes":
             "".join(encoded).encode()
 
+    def log_episodes(self, played: StepEpisodes) -> None:
+        if self.fault == "trains only" and played.source != "train":
+            raise ValueError(played.source)
+        if self.fault == "changes":
+            played.groups[0].episodes.clear()
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
         self.num_closed += 1
         if self.fault == "closes once" and self.num_closed > 1:
             raise ValueError("closed already")
+
+
+class Greedy(Lines):
+    episodes_share = 2.0
 
 
 def read_lines(suite: object, run_dir: Path) -> Mapping[str, list[tuple[int, float]]]:
@@ -296,6 +309,10 @@ SINKS: Broken = {
     "test_numbers_that_are_not_finite_do_not_end_a_run": lines("finite"),
     "test_a_resumed_run_goes_on_in_its_folder": lines("starts again"),
     "test_any_group_can_be_shown": lines("encodes"),
+    "test_episodes_of_every_source_are_taken": lines("trains only"),
+    "test_episodes_are_left_as_they_are": lines("changes"),
+    "test_its_share_of_the_groups_is_one": {"make": lambda self: Greedy()},
+    "test_a_thread_may_call_it": lines("main thread"),
 }
 
 
