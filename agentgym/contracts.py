@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, Self, cast
 
 from agentgym.errors import UserError
+
+log = logging.getLogger(__name__)
 
 
 class ContractError(UserError):
@@ -61,7 +64,20 @@ def check_call(function: object, num_arguments: int, what: str) -> None:
 
 @functools.lru_cache(maxsize=512)
 def _problems(found: type, base: type) -> tuple[str, ...]:
-    return tuple(_found_in(found, base))
+    problems = tuple(_found_in(found, base))
+    for name, meant in () if problems else _misspelt(found, base):
+        log.warning("%s has a method `%s`, which nothing calls; did you mean `%s`?", _shown(found), name, meant)
+    return problems
+
+
+def _misspelt(found: type, base: type) -> Iterator[tuple[str, str]]:
+    """Methods of a subclass that it does not use itself, each with the method of its base that may be meant."""
+    bodies = [vars(one) for one in found.__mro__ if base in one.__mro__ and one is not base]
+    own = {name: value for body in bodies for name, value in body.items() if inspect.isfunction(value)}
+    used = {name for function in own.values() for name in function.__code__.co_names}
+    for name in own.keys() - _members(base).keys() - used:
+        if close := difflib.get_close_matches(name, _members(base).keys() - own.keys(), 1, 0.88):
+            yield name, close[0]
 
 
 def _found_in(found: object, base: type) -> Iterator[str]:

@@ -135,6 +135,23 @@ def test_what_is_no_environment_is_refused_with_its_plugin(thing: Any, said: str
     assert said in str(raised.value) and "the plugin 'mine' of this process" in str(raised.value)
 
 
+class Forgot(Environment):
+    def tasks(self, split, seed=0):  # type: ignore[no-untyped-def, override]
+        return iter(()) if self.started() else iter([])
+
+    def started(self) -> bool:
+        return True
+
+    async def after_call(self, context) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def test_a_method_with_a_default_that_is_misspelt_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        build_environment(registry_of(environments={"mine": Forgot}), "mine", {})
+    (said,) = [record.message for record in caplog.records if "nothing calls" in record.message]  # once a class
+    assert "`after_call`, which nothing calls; did you mean `after_calls`?" in said  # and `started` is used
+
+
 @pytest.mark.parametrize("function", [lambda: 1.0, lambda episode, task: 1.0])
 def test_a_reward_that_cannot_be_called_with_an_episode_is_refused(function: Any) -> None:
     registry = registry_of(rewards={"short": Reward(name="short", function=function)})
