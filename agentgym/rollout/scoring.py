@@ -10,7 +10,6 @@ import math
 import pickle
 import sys
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 from agentgym.env import Environment, default_weights
@@ -133,9 +132,7 @@ class Scorer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _score_plain(self, episode: Episode) -> bool:

@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import uvicorn
@@ -88,9 +87,7 @@ class Endpoint:
             self._serving.result()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Calls under way are cancelled, and their clients are told; no task is left."""
         self._gate.closing = True
         running = [call.task for one in self._keys.admitted.values() for call in one.retries.running()]

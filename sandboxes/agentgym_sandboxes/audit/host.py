@@ -10,7 +10,6 @@ import socket
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 CATCH_UP_S = 30.0
@@ -51,9 +50,7 @@ class Host:
         }
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for sock in self._sockets:
             sock.close()
         if self._folder is not None:
