@@ -42,12 +42,10 @@ class AgentContext(Protocol):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation so far: the task's prompt, then what the environment was told and answered."""
-        ...
 
     @property
     def tools(self) -> Sequence[Schema]:
         """The tools that the environment offers now."""
-        ...
 
     @property
     def url(self) -> str: ...
@@ -64,24 +62,19 @@ class AgentContext(Protocol):
     @property
     def time_s(self) -> float:
         """Seconds that are left to the episode, without waits in the engine's queue."""
-        ...
 
     @property
     def seed(self) -> int:
         """The episode's seed: equal seeds are to lead to equal choices."""
-        ...
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Call one of the environment's tools; returns what the agent is told, mistakes of the call included."""
-        ...
 
     async def answer(self, text: str) -> Reply:
         """Say something to the environment. `done` or `invalid`: the episode is over."""
-        ...
 
     def note(self, key: str, value: Json) -> None:
         """Keep something beside the episode, as output, files or an exit code: in `episode.info["agent"]`."""
-        ...
 
 
 class Agent(ABC):

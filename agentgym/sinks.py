@@ -69,7 +69,6 @@ class GroupSink(Protocol):
 
     def log_group(self, step: int, group: Group) -> None:
         """A group that the step trained on, every `logging.episodes_every` steps, before the step's `log`."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +81,6 @@ class EpisodeSink(Protocol):
 
     def log_episodes(self, played: StepEpisodes) -> None:
         """The episodes of a step, before its `log`; of an evaluation, when it has ended."""
-        ...
 
 
 def share_of(sink: MetricSink) -> float:

@@ -73,15 +73,12 @@ class Tools(Protocol):
 
         The same object as long as they are the same tools.
         """
-        ...
 
     def is_parallel_safe(self, name: str) -> bool:
         """Whether calls of this tool may run at the same time as others of their turn."""
-        ...
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Raises only what is the environment's fault; InfraError is the sandbox's."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ class Command(Protocol):
 
     def run(self, arguments: argparse.Namespace, shell: Shell) -> int:
         """Run it; returns the exit code. Raise UserError for the user's mistakes."""
-        ...
 
 
 def __getattr__(name: str) -> object:

@@ -29,7 +29,6 @@ class GeneratorEngine(Contract, Protocol):
     @abstractmethod
     def version(self) -> int:
         """The version of the weights that the next token is sampled from."""
-        ...
 
     @abstractmethod
     async def start(self) -> None: ...
@@ -42,7 +41,6 @@ class GeneratorEngine(Contract, Protocol):
         slow because it is long can be told from an engine that does not answer.
         Cancelling the call ends the request and frees its place in the batch.
         """
-        ...
 
     @abstractmethod
     async def update_weights(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -51,12 +49,10 @@ class GeneratorEngine(Contract, Protocol):
         A tied lm_head may be left out. After an error the engine refuses to generate, unless it is NotLoaded, which it
         may raise as long as it has changed nothing.
         """
-        ...
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Sums since the start: generator/tokens_total, generator/busy_s, generator/running, generator/waiting."""
-        ...
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -79,11 +75,9 @@ class HoldsVersions(Protocol):
 
     async def hold(self, version: int, weights: Iterable[tuple[str, Tensor]] | None) -> None:
         """weights: None for those of the last update; no update may be under way."""
-        ...
 
     def retain(self, versions: Collection[int]) -> None:
         """Forget all other versions: no request will name them."""
-        ...
 
 
 @runtime_checkable
@@ -92,7 +86,6 @@ class Sleeps(Protocol):
 
     async def sleep(self) -> None:
         """Weights, keys and values are dropped. What runs or is asked for meanwhile waits, and is computed again."""
-        ...
 
 
 def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: int) -> None:

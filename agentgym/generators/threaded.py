@@ -45,23 +45,18 @@ class StepScheduler(Protocol[Settled]):
 
     def submit(self, ticket: int, request: GenerateRequest) -> None:
         """The request must have passed `check_request`."""
-        ...
 
     def cancel(self, ticket: int) -> None:
         """Forget a request; does nothing for one that has ended."""
-        ...
 
     def set_weights(self, version: int, weights: Settled) -> None:
         """The next token comes from these weights, after a context computed by them."""
-        ...
 
     def step(self) -> list[tuple[int, Completion]]:
         """One token for every running sequence. Returns what ended, by ticket."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Sums since the start, and generator/running and generator/waiting."""
-        ...
 
 
 class ThreadedEngine(ABC, Generic[Weights]):

@@ -69,4 +69,3 @@ class CallHandler(Protocol):
 
     async def call(self, request: CallRequest) -> CallAnswer:
         """Raises CallRefused. Cancelled when the client went away: then nothing is recorded."""
-        ...

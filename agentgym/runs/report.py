@@ -18,21 +18,17 @@ class Reporter(Protocol):
 
     def phase(self, text: str) -> None:
         """What is being done now, for example "starting 2 generators"."""
-        ...
 
     def note(self, text: str) -> None:
         """One line worth keeping."""
-        ...
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         """A training step is done. A metric that is absent was not measured in this step."""
-        ...
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
     def close(self) -> None:
         """The job reports nothing more; safe to call twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

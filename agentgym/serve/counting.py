@@ -20,7 +20,6 @@ class CountingHandler(Protocol):
 
     def count(self, request: CallRequest) -> int:
         """The tokens of the prompt that `call` would send. Raises CallRefused."""
-        ...
 
 
 class CountRoute:

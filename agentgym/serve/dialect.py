@@ -56,13 +56,11 @@ class Dialect(Protocol):
 
     def events(self, asked: Asked, answer: CallAnswer, made: Made) -> Iterator[bytes]:
         """The whole answer as server-sent events, with their end."""
-        ...
 
     def failure(self, failure: Failure) -> Json: ...
 
     def failure_event(self, failure: Failure) -> bytes:
         """The event of a failure after the answer has begun with status 200."""
-        ...
 
 
 def data(value: Json, name: str = "") -> bytes:

@@ -49,7 +49,6 @@ class Tokenizer(Protocol):
     @property
     def end_ids(self) -> tuple[int, ...]:
         """Ids that end an agent's turn whatever the template writes there."""
-        ...
 
     @property
     def special_tokens(self) -> tuple[str, ...]: ...
@@ -58,13 +57,11 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """All tokens as text, special ones included."""
-        ...
 
     def render(
         self, messages: Sequence[Message], *, generation_prompt: bool, tools: Sequence[Mapping[str, Json]] | None = None
     ) -> str:
         """The chat template's text. Raises UserError when it does not take the messages."""
-        ...
 
 
 class HuggingFaceTokenizer:

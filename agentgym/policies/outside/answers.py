@@ -118,11 +118,9 @@ class ChatServer(Protocol):
 
     async def models(self) -> list[str] | None:
         """None where it does not list them."""
-        ...
 
     async def complete(self, body: Mapping[str, Json]) -> Json:
         """The body of the answer."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -38,7 +38,6 @@ class Trial(Protocol):
 
     async def attempt(self, backend: SandboxBackend, host: Host) -> Judgement:
         """Try it and judge, on our side, what came of it. InfraErrors are judged by the caller."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

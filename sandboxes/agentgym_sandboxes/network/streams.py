@@ -13,19 +13,15 @@ class ByteStream(Protocol):
 
     async def read(self) -> bytes:
         """The next piece, empty at the end."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Return when there is room for more."""
-        ...
 
     def end(self) -> None:
         """No more will be written."""
-        ...
 
     def close(self) -> None:
         """No more is read; what was written still goes out."""
-        ...
 
     def abort(self) -> None: ...
 
