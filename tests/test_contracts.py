@@ -137,9 +137,9 @@ def test_what_is_no_environment_is_refused_with_its_plugin(thing: Any, said: str
 
 class Forgot(Environment):
     def tasks(self, split, seed=0):  # type: ignore[no-untyped-def, override]
-        return iter(()) if self.started() else iter([])
+        return iter(()) if self.solved() else iter([])
 
-    def started(self) -> bool:
+    def solved(self) -> bool:
         return True
 
     async def after_call(self, context) -> None: ...  # type: ignore[no-untyped-def]
@@ -149,7 +149,7 @@ def test_a_method_with_a_default_that_is_misspelt_is_reported(caplog: pytest.Log
     for _ in range(2):
         build_environment(registry_of(environments={"mine": Forgot}), "mine", {})
     (said,) = [record.message for record in caplog.records if "nothing calls" in record.message]  # once a class
-    assert "`after_call`, which nothing calls; did you mean `after_calls`?" in said  # and `started` is used
+    assert "`after_call`, which nothing calls; did you mean `after_calls`?" in said  # and `solved` is used
 
 
 @pytest.mark.parametrize("function", [lambda: 1.0, lambda episode, task: 1.0])
