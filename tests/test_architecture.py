@@ -93,6 +93,7 @@ def test_the_import_contracts_hold() -> None:
             "import agentgym.rollout.scoring",
             "plugins import the public API only",
         ),
+        ("agentgym/sandbox.py", "import agentgym_sandboxes.host.stdio", "the library imports no plugin"),
         ("agentgym/run/layers.py", "import uvicorn", "only serve, view and http_server import starlette and uvicorn"),
         ("agentgym/rollout/config.py", "def f():\n    import torchtitan", "only trainer imports torchtitan"),
         (
