@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _MARK = re.compile(r"<!-- (\w+): (.+?) -->")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _INLINE = re.compile(r"(?<!`)`((?:agentgym|make|python|pytest|pip) [^`\n]+)`(?!`)")
