@@ -12,6 +12,7 @@ from agentgym.testing.fakes import FakeAgentContext, FakeSandbox, FakeSession
 from agentgym.testing.policy import CharacterTokenizer, ScriptedGenerator, play, play_agent
 from agentgym.testing.rewards import RewardConformance
 from agentgym.testing.sandboxes import GradingConformance, SandboxConformance
+from agentgym.testing.sessions import SessionConformance
 from agentgym.testing.sinks import SinkConformance
 from agentgym.testing.tool_formats import ToolFormatConformance
 
@@ -26,6 +27,7 @@ __all__ = [
     "RewardConformance",
     "SandboxConformance",
     "ScriptedGenerator",
+    "SessionConformance",
     "SinkConformance",
     "ToolFormatConformance",
     "fast",

@@ -62,7 +62,8 @@ class AgentConformance(Suite):
 
     def reply(self, prompt: str) -> Said:
         """What the policy answers to the text of a prompt."""
-        return re.findall(r"the word (\w+)", prompt)[-1]
+        words: list[str] = re.findall(r"the word (\w+)", prompt)
+        return words[-1]
 
     @promise(AGENT, "Its fields are its settings.")
     def test_a_recipe_can_choose_it_by_its_import_path(self) -> None:

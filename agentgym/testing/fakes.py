@@ -92,7 +92,10 @@ class FakeSession(Session):
         return data
 
     async def write(self, path: str, data: bytes) -> None:
-        self.contents[_inside(path)] = data
+        name = _inside(path)
+        if any(one.startswith(f"{name}/") or name.startswith(f"{one}/") for one in self.contents):
+            raise FileRefused(f"{path!r} is a folder, or below a file")
+        self.contents[name] = data
 
     async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
         found = {name: FileInfo(path=name, size=len(data)) for name, data in self.contents.items()}

@@ -14,7 +14,7 @@ from process_backend import ProcessBackend
 from served import served
 
 from agentgym.sandbox import SandboxBackend, SandboxUnavailable
-from agentgym.testing import GradingConformance, SandboxConformance
+from agentgym.testing import GradingConformance, SandboxConformance, SessionConformance
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.monty.backend import MontyBackend
@@ -29,7 +29,7 @@ class Ours(SandboxConformance, GradingConformance):
     """The promises, by a backend of each class's own."""
 
 
-class TestDocker(Ours):
+class TestDocker(Ours, SessionConformance):
     pytestmark = pytest.mark.docker
 
     @asynccontextmanager

@@ -7,10 +7,13 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import random
 from typing import Any, Self, TextIO
 from urllib.request import Request, urlopen
+
+from local_session import LocalSessions
 
 from agentgym.agents import Agent, AgentContext
 from agentgym.errors import InfraError, UserError
@@ -23,6 +26,7 @@ from agentgym.testing import (
     GradingConformance,
     RewardConformance,
     SandboxConformance,
+    SessionConformance,
     SinkConformance,
     ToolFormatConformance,
 )
@@ -364,12 +368,28 @@ AGENTS: Broken = {
     "test_nothing_is_left_of_an_episode_that_is_cancelled": lambda: Passing(fault="leaves a task"),
     "test_close_leaves_nothing_and_is_safe_to_call_twice": lambda: Passing(fault="closes once"),
 }
+SESSIONS: Broken = {
+    test: partial(LocalSessions, fault=fault)
+    for test, fault in {
+        "test_a_session_begins_without_what_another_left": "shares",
+        "test_names_last_from_run_to_run": "forgets",
+        "test_the_value_of_a_last_expression_is_printed": "shows no value",
+        "test_an_endless_run_is_interrupted_and_keeps_the_names": "loses names",
+        "test_a_command_is_a_line_for_the_shell_or_a_list_of_words": "joins words",
+        "test_only_regular_files_of_the_work_folder_are_read": "reads all",
+        "test_files_are_made_and_replaced_in_the_work_folder": "writes anywhere",
+        "test_files_are_listed_sorted_and_without_links": "unsorted",
+        "test_reset_leaves_nothing": "keeps names",
+        "test_a_snapshot_is_put_in_place_of_all_files": "merges",
+    }.items()
+}
 BROKEN: Mapping[type[Suite], Broken] = {
     AgentConformance: AGENTS,
     EnvironmentConformance: ENVIRONMENTS,
     GradingConformance: GRADERS,
     RewardConformance: REWARDS,
     SandboxConformance: SANDBOXES,
+    SessionConformance: SESSIONS,
     SinkConformance: SINKS,
     ToolFormatConformance: FORMATS,
 }

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from broken import BROKEN
+from local_session import LocalSessions
 
+from agentgym.testing import SessionConformance
 from agentgym.testing.suite import Suite, docstring, promises
 
 CASES = [(suite, test) for suite, broken in BROKEN.items() for test in broken]
@@ -37,3 +39,8 @@ def test_every_promise_is_of_a_docstring_and_has_a_component_that_breaks_it(suit
     found = promises(suite)
     assert found.keys() == BROKEN[suite].keys()
     assert {where: text for where, text in found.values() if text not in docstring(where)} == {}
+
+
+@pytest.mark.parametrize("test", promises(SessionConformance))
+def test_a_right_session_passes(test: str) -> None:
+    run(SessionConformance, test, LocalSessions)
