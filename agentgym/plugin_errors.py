@@ -30,14 +30,16 @@ class PluginError(InfraError):
 class blamed:
     """Around code of a plugin: what it raises becomes a PluginError. UserError and InfraError pass as they are.
 
-    noun: a kind of component, or what it is called, as `sandbox`. thing: the component, its class or its factory.
-    name: by which a recipe chooses it; of a component it is found.
+    So does all that this library's own components raise. noun: a kind of component, or what it is called, as
+    `sandbox`. thing: the component, its class or its factory. name: by which a recipe chooses it; of a component it is
+    found. passes: what its contract lets it raise besides.
     """
 
-    __slots__ = ("_name", "_noun", "_thing")
+    __slots__ = ("_name", "_noun", "_passes", "_thing")
 
-    def __init__(self, noun: str, thing: object, name: str = "") -> None:
+    def __init__(self, noun: str, thing: object, name: str = "", *, passes: tuple[type[Exception], ...] = ()) -> None:
         self._noun, self._thing, self._name = noun, thing, name
+        self._passes = (UserError, InfraError, *passes)
 
     def __enter__(self) -> None:
         pass
@@ -45,7 +47,9 @@ class blamed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, UserError | InfraError):
+        if not isinstance(error, Exception | SystemExit) or isinstance(error, self._passes):
+            return
+        if not _module_of(self._thing).startswith("agentgym."):
             raise plugin_error(self._noun, self._thing, error, self._name) from error
 
 
@@ -72,11 +76,15 @@ def origin_of(thing: object, form: str = "{}") -> str:
 
     thing: a function, a class, an object of one, or the name of a module. form: where that is put, unless it is "".
     """
+    found = _origin(_module_of(thing))
+    return form.format(found) if found else ""
+
+
+def _module_of(thing: object) -> str:
     if isinstance(thing, functools.partial):
         thing = thing.func
     owner = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
-    found = _origin(thing if isinstance(thing, str) else str(getattr(owner, "__module__", "")))
-    return form.format(found) if found else ""
+    return thing if isinstance(thing, str) else str(getattr(owner, "__module__", ""))
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
 from agentgym.actors.replies import Answer, Call, NotSent, Outbox, Replies
 from agentgym.actors.sockets import check_socket_folder
 from agentgym.errors import InfraError, UserError
+from agentgym.plugin_errors import blamed
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,8 @@ class Runtime:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         port, receiver = Channel.open()
         self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
-        launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
+        with blamed("launchers", self._launcher):
+            launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
         self.hosts = Hosts(launched, self._hosts_config)
         if not _open_runtimes:
             gc.freeze()  # else the collector stops the event loop for half a second: it walks through all of torch

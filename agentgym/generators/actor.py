@@ -15,6 +15,7 @@ from agentgym.contracts import check_made
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, Sleeps
+from agentgym.plugin_errors import blamed
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import WeightStore
 
@@ -39,10 +40,12 @@ class Generator(ServiceActor):
 
     async def on_start(self) -> None:
         chosen = self._config.engine
-        engine = chosen.build(self._config, self._model_path)
+        with blamed("generator_engines", chosen):
+            engine = chosen.build(self._config, self._model_path)
         check_made(engine, GeneratorEngine, f"the generator engine {name_of('generator_engines', chosen)!r}")
         self._engine = engine
-        await engine.start()
+        with blamed("generator_engines", chosen):
+            await engine.start()
         # else the collector walks through all of torch and vLLM every few ten thousand tokens, half a second each time
         gc.collect()
         gc.freeze()
@@ -63,7 +66,8 @@ class Generator(ServiceActor):
         try:
             if request.version is not None:
                 await self._hold(request.version)
-            return await self._started().generate(request)
+            with blamed("generator_engines", self._config.engine, passes=(ValueError,)):
+                return await self._started().generate(request)
         finally:
             del self._calls[call_id]
 
@@ -87,7 +91,8 @@ class Generator(ServiceActor):
                     weights = await self._weights(version)
                 except (KeyError, InfraError, OSError) as error:
                     raise NotLoaded(f"the weights of version {version} can't be read: {error}") from error
-                await engine.update_weights(version, weights)
+                with blamed("generator_engines", self._config.engine):
+                    await engine.update_weights(version, weights)
                 self._asleep = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import cast
 
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
+from agentgym.held_loop import line_in
 from agentgym.hooks import SinkFactory
 from agentgym.plugin_errors import PluginError, origin_of, plugin_error
 from agentgym.recipe import LoggingConfig
@@ -44,8 +46,9 @@ class FedSink:
         self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._with_episodes: list[Future[None]] = []
         self._began_s: float | None = None  # the call that is being made
-        self._warned = False
-        threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()  # one that hangs is left behind
+        self._warned = set[str]()
+        self._thread = threading.Thread(target=self._run, name=f"sink-{name}", daemon=True)
+        self._thread.start()  # one that hangs is left behind
 
     async def open(self, run_dir: str, config: Mapping[str, Json], *, for_episodes: bool) -> bool:
         """Make it and open it. for_episodes: only if it gets episodes. Returns whether it is open.
@@ -87,7 +90,7 @@ class FedSink:
         """Waits until few calls with episodes wait for it, and says so, once."""
         waiting = [one for one in self._with_episodes if not one.done()]
         if len(waiting) > MAX_BEHIND:
-            self._warn(f"is {len(waiting)} steps behind with its episodes, and the run waits for it")
+            self._warn("is {} steps behind with its episodes, and the run waits for it", len(waiting))
             await self._wait(waiting[-MAX_BEHIND - 1])
 
     async def close(self) -> None:
@@ -101,7 +104,10 @@ class FedSink:
         began_s, limit_s = self._began_s, self._config.sink_timeout_s
         if began_s is None or time.monotonic() - began_s <= limit_s:
             return False
-        self._leave_out(TimeoutError(f"a call takes longer than logging.sink_timeout_s = {limit_s:g}"))
+        line = line_in(sys._current_frames().get(self._thread.ident or 0))
+        where = (f", at {line}" if line else "") + origin_of(self._made, " ({})")
+        why = f"a call takes longer than logging.sink_timeout_s = {limit_s:g}{where}"
+        self._leave_out(PluginError(f"the sink {self.name!r} hangs: {why}"))
         return True
 
     async def _wait(self, call: Future[None]) -> None:
@@ -114,10 +120,10 @@ class FedSink:
             left_s = self._config.sink_timeout_s - (0.0 if began_s is None else now_s - began_s)
             await asyncio.wait({made}, timeout=max(0.0, min(left_s, WARN_S)))
 
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning("the sink %r%s %s", self.name, origin_of(self._made, " ({})"), what)
+    def _warn(self, what: str, *counts: int) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("the sink %r%s %s", self.name, origin_of(self._made, " ({})"), what.format(*counts))
 
     def _add(self, call: Callable[[], None], prefix: str = "", *, even_failed: bool = False) -> Future[None]:
         """Returns at once. prefix: the beginning of a warning about it."""
@@ -138,7 +144,7 @@ class FedSink:
         if self.failed is not None:
             return
         failed = error if isinstance(error, PluginError) else plugin_error("sink", self._made, error, self.name)
-        failed.__cause__, self.failed = failed.__cause__ or error, failed
+        failed.__cause__, self.failed = failed.__cause__ if failed is error else error, failed
         if self._sink is not None and self._config.sink_errors == "leave_out":
             log.warning("%s%s. It gets nothing more in this run; logging.sink_errors: end would end it", prefix, failed)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentgym.components import component, name_of
 from agentgym.contracts import check_made
+from agentgym.plugin_errors import blamed
 from agentgym.weights.store import WeightStore
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class WeightsConfig:
 
     async def open(self, run: str, *, runtime: Runtime | None = None) -> WeightStore:
         """The chosen store; see `StoreConfig.open`."""
-        store = await self.store.open(run, keep=self.keep, runtime=runtime)
+        with blamed("weight_stores", self.store):
+            store = await self.store.open(run, keep=self.keep, runtime=runtime)
         check_made(store, WeightStore, f"the weight store {name_of('weight_stores', self.store)!r}")
         return store

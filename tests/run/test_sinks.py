@@ -118,10 +118,10 @@ async def test_the_loop_goes_on_while_a_sink_is_slow_and_the_end_waits_for_it(op
     assert len(Noted.threads) == 1 and threading.get_ident() not in Noted.threads
 
 
-@pytest.mark.parametrize("how", ["raises", "hangs"])
+@pytest.mark.parametrize("how", ["raised", "hangs"])
 async def test_a_sink_that_fails_is_named_once_and_left_out_and_the_others_go_on(opening, caplog, how: str) -> None:
     """One that hangs is still hanging when the run has ended."""
-    Noted.fails = "log" if how == "raises" else ""
+    Noted.fails = "log" if how == "raised" else ""
     words = ["logging.sink_timeout_s=0.02"] if how == "hangs" else []
     if how == "hangs":
         Noted.may.clear()
@@ -130,8 +130,8 @@ async def test_a_sink_that_fails_is_named_once_and_left_out_and_the_others_go_on
             sinks.log(step, {})
     assert Other.got == [("open", 0), *(("log", step) for step in (1, 2, 3)), ("close", 0)]
     [warning] = caplog.messages
-    assert "the sink 'noted' raised" in warning and "logging.sink_errors: end would end it" in warning
-    if how == "raises":
+    assert f"the sink 'noted' {how}" in warning and "logging.sink_errors: end would end it" in warning
+    if how == "raised":
         assert warning.startswith("step 1: ") and "OSError: no way, at " in warning and "in _note" in warning
         assert Noted.got == [("open", 0), ("close", 0)]  # it may have something to save
     Noted.may.set()

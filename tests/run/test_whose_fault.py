@@ -112,6 +112,9 @@ async def test_what_a_component_raises_names_it(plugin: Any, registry: PluginReg
     ("setting", "whose"),
     [
         ("loss.name=agentgym_faulty:FaultyLoss", "the loss 'agentgym_faulty:FaultyLoss' raised KeyError: 'loss'"),
+        ("generator.engine.name=agentgym_faulty:FaultyEngine", "the generator engine 'agentgym_faulty:FaultyEngine'"),
+        ("weights.store.name=agentgym_faulty:FaultyStore", "the weight store 'agentgym_faulty:FaultyStore' raised"),
+        ("launcher.name=agentgym_faulty:FaultyLauncher", "the launcher 'agentgym_faulty:FaultyLauncher' raised"),
         ("agent.name=agentgym_faulty:FaultyAgent", "the agent 'agentgym_faulty:FaultyAgent' raised KeyError: 'agent'"),
         ("model.tool_format=agentgym_faulty:FaultyFormat", " x tool_format:agentgym_faulty:FaultyFormat: KeyError"),
     ],

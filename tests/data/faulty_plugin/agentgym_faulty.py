@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from agentgym import Agent, Environment, InfraError, Reply, Reward, SandboxSpec, Task, hookimpl
+from agentgym.actors.launchers import Launcher
+from agentgym.generators.config import EngineConfig
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.losses import Loss
 from agentgym.rollout.tasks import Shuffled, TaskStream
 from agentgym.sandbox import DEFAULT_LIMITS, FileRefused, SandboxLost
 from agentgym.testing import FakeSandbox
 from agentgym.text.tool_formats.base import ToolFormat
+from agentgym.weights.config import StoreConfig
 
 
 def boom(what="boom", *_, **__):
@@ -127,6 +130,24 @@ class FaultyAgent(Agent):
         boom("agent")
 
     async def play(self, context): ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyEngine(EngineConfig):
+    def build(self, generator, model_path):
+        boom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyStore(StoreConfig):
+    async def open(self, run, *, keep, runtime):
+        boom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyLauncher(Launcher):
+    def hosts(self, log_dir):
+        boom()
 
 
 def faulty_reward(episode):
