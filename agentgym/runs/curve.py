@@ -95,10 +95,10 @@ def terminal_plot(line: Series, *, marks: Sequence[Change] = (), width: int = 72
     lines.append(" " * margin + " └" + "─" * columns)
     lines.append(" " * (margin + 2) + first + last.rjust(columns - len(first)) + "  step")
     if within := [one for one in marks if line.steps[0] <= one.step <= line.steps[-1]]:
-        row = [" "] * columns
+        below = [" "] * columns
         for one in within:
-            row[_scale(one.step, line.steps[0], line.steps[-1], columns)] = "▲"
-        lines.append((" " * (margin + 2) + "".join(row)).rstrip())
+            below[_scale(one.step, line.steps[0], line.steps[-1], columns)] = "▲"
+        lines.append((" " * (margin + 2) + "".join(below)).rstrip())
         lines += [f"{' ' * margin} ▲ after step {one.step}: {one}" for one in within]
     return "\n".join(lines)
 

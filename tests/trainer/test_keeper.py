@@ -90,12 +90,16 @@ class InThisProcess(TrainerKeeper):
             raise kind(f"planned: {name}, {when}")
 
 
-async def train(trainer: InThisProcess, folder: Path, *, steps_a_push: int = 1) -> dict[str, Any]:
+async def train(
+    trainer: InThisProcess, folder: Path, *, steps_a_push: int = 1, rates: Mapping[int, float] = {}
+) -> dict[str, Any]:
     """What is left after a short run: every figure, every published weight, the next step."""
     await trainer.start()
     await trainer.push_weights(0)
     figures = []
     for step in range(1, STEPS + 1):
+        if step in rates:
+            await trainer.set_rate(rates[step])
         figures.append(await trainer.train_step(draw_samples(3, seed=step)))
         if step % steps_a_push == 0:
             await trainer.push_weights(step // steps_a_push)
@@ -160,6 +164,22 @@ async def test_a_loss_changes_no_bit(
     assert "is lost and starts again (restart 1 of at most 2" in lines[0] and "planned" in lines[0]
     assert "is back after" in lines[-1]
     assert_same(found, unhurt, range(STEPS + 1))
+
+
+async def test_steps_that_are_trained_again_have_the_rates_that_they_had(
+    model_path: str, tmp_path: Path, unhurt: dict[str, Any]
+) -> None:
+    found = {}
+    for name, losses in (("unhurt", {}), ("hurt", {("train_step", n, "after"): ProcessDied for n in (2, 5)})):
+        (folder := tmp_path / name).mkdir()
+        trainer = InThisProcess(model_path, folder, losses)
+        found[name] = await train(trainer, folder, rates={2: 5e-3, SAVED + 2: 2e-3})
+        assert trainer.restarts == len(losses)
+    own, plain = ([r["train/lr"] for r in f["figures"] if "train/lr" in r] for f in (found["unhurt"], unhurt))
+    assert [a / b for a, b in zip(own, plain, strict=True)] == pytest.approx(
+        [1, *[0.5] * SAVED, *[0.2] * (STEPS - SAVED - 1)]
+    )
+    assert_same(found["hurt"], found["unhurt"], range(STEPS + 1))
 
 
 async def test_weights_in_the_trainers_own_memory_are_published_again(
