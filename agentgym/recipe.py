@@ -102,6 +102,8 @@ class EvalConfig:
     scores_cuts: bool = False
     """Score an episode that a limit of wall time ended (rollout.generate_timeout_s, rollout.episode_time_s), as in
     training; otherwise it is left out and counted as `cut`, since it measures the machine."""
+    every_checkpoint: bool = False
+    """Measure every checkpoint while the run trains, as `agentgym eval RUN --every-checkpoint` does afterwards."""
     at_end: bool = True
     """Measure the first and the last checkpoint on the same held-out tasks when the run ends."""
 
@@ -209,6 +211,11 @@ class Recipe:
             raise ValueError(
                 "sft has nothing to imitate: give files (sft.data), runs (sft.episodes), or sft.oracle_tasks with an "
                 "environment"
+            )
+        if self.eval.every_checkpoint:
+            raise ValueError(
+                "eval.every_checkpoint is for `agentgym train`; measure those of fine-tuning afterwards: agentgym eval "
+                "RUN --every-checkpoint"
             )
         if sft.oracle_tasks and not self.env.name:
             raise ValueError("sft.oracle_tasks needs an environment that solves them: set env.name")

@@ -101,7 +101,7 @@ class NoJobs:
     async def evaluate(self, *_: object, **__: object) -> NoReturn:
         raise EvaluationBegins
 
-    serve = check_server = replay = measure = evaluate
+    serve = check_server = replay = measure = evaluate_checkpoints = evaluate
 
     @asynccontextmanager
     async def handler(self, *_: object, **__: object) -> AsyncIterator[NoReturn]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import Finished, finish, read_recipe
@@ -17,8 +17,10 @@ from agentgym.commands.shell import Shell
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.policies.outside.config import PREFIX, PolicyConfig
+from agentgym.models.resolve import check_local
+from agentgym.policies.outside.config import PREFIX, PolicyConfig, served_name
 from agentgym.recipe import Recipe, without_sft
+from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import read_yaml
@@ -26,6 +28,9 @@ from agentgym.yaml import read_yaml
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
     from agentgym.evals.play import EvalResult
+
+
+SHOWN = 8  # checkpoints that an error names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +64,28 @@ def find_policy(given: str) -> Policy:
         return Policy(path=str(folder.checkpoint_dir(steps[-1])), run_dir=path)
     for parent in path.absolute().parents:
         if (parent / "status.json").is_file() and (parent / "config.yaml").is_file():
-            return Policy(path=given, run_dir=parent)
+            place = path.parent if path.name == "hf" else path  # a checkpoint's weights are in its `hf`
+            if place.absolute().parent == parent / "checkpoints" and not re.fullmatch(r"step-\d+", place.name):
+                _refuse_unnamed(given, parent)
+            if path.absolute() == parent / "checkpoints":
+                _refuse_unnamed(given, parent)
+            return Policy(path=str(place) if place.is_dir() else given, run_dir=parent)
     return Policy(path=given, run_dir=None)
+
+
+def _refuse_unnamed(given: str, run: Path) -> NoReturn:
+    names = [f"step-{step:06d}" for step in RunFolder.open(run).checkpoint_steps()]
+    raise UserError(
+        f"{given!r} does not name the step of a checkpoint; this run has {few(names) or 'none yet'}. Give one of those "
+        "folders, the run for its last, or the run and --every-checkpoint; a folder of another name can be measured "
+        "outside of the run"
+    )
+
+
+def few(names: Sequence[object]) -> str:
+    """The names, the middle left out where they are many."""
+    shown = [*map(str, names)]
+    return ", ".join(shown if len(shown) <= SHOWN else [*shown[: SHOWN - 2], "...", shown[-1]])
 
 
 def base_recipe(
@@ -76,6 +101,21 @@ def base_recipe(
         trusted(run_dir, settings, trust=trust, shell=shell)
         return without_sft(settings), str(config)
     return read_recipe(recipe)
+
+
+def check_playable(finished: Finished) -> str:
+    """How many tasks would be played, in words. Starts nothing, and raises UserError for what the model can't play."""
+    from agentgym.data_sets import OutOfReach
+    from agentgym.run.gym import refuse_long_prompts
+
+    recipe, _, registry = finished
+    here = served_name(recipe.model.path) is None
+    if here:
+        check_local(recipe.model.path)
+    try:
+        return refuse_long_prompts(recipe, registry, training=False, here=here)
+    except OutOfReach:
+        return num_held_out(recipe.eval.tasks)
 
 
 def finish_for(

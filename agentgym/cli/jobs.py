@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentgym.planning.rates import Rates
     from agentgym.policies.conversation import CallHandler
     from agentgym.recipe import Recipe
+    from agentgym.run.checkpoint_curve import Curve
     from agentgym.run.ending import TrainResult
     from agentgym.run.replay import Plan, Replay
     from agentgym.run.serving import Served
@@ -81,6 +82,16 @@ class Jobs:
             from agentgym.run.settle import settle_sampling
         settled = settle_sampling(recipe, folder.path, reporter.note, registry)
         return await evaluate(settled, folder, reporter, step=step, resume=resume)
+
+    async def evaluate_checkpoints(
+        self, recipe: Recipe, folder: RunFolder, reporter: Reporter, *, steps: Sequence[int], registry: PluginRegistry
+    ) -> Curve:
+        reporter.phase("loading torch and Monarch")
+        with explained():
+            from agentgym.run.checkpoint_curve import evaluate_checkpoints
+            from agentgym.run.settle import settle_sampling
+        settled = settle_sampling(recipe, folder.path, reporter.note, registry)
+        return await evaluate_checkpoints(settled, folder, reporter, steps)
 
     async def replay(
         self,

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentgym.evals.checkpoints import Point
     from agentgym.evals.play import EvalResult, PassAtK
     from agentgym.evals.statistics import PairedDifference, RunDifference
     from agentgym.run.ending import TrainResult
@@ -72,7 +73,7 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def interval(measured: EvalResult | PassAtK) -> str:
+def interval(measured: EvalResult | PassAtK | Point) -> str:
     return _interval(measured.low, measured.high)
 
 

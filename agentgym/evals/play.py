@@ -174,10 +174,10 @@ async def play_eval(
     broken = 0
 
     async def play(number: int, sample: int) -> Episode:
-        episode_id = f"eval-{number:04d}-{sample:02d}"
+        episode_id = eval_episode(number, sample)
         if episode_id in known:
             return known[episode_id]
-        seed = derive_seed("eval", setup.seed, number, sample)
+        seed = eval_seed(setup, number, sample)
         episode = await player.play(tasks[number], episode_id=episode_id, seed=seed)
         if not scores_cuts:
             _leave_out_cut(episode)
@@ -195,6 +195,15 @@ async def play_eval(
             for number in range(len(tasks))
         ]
     return [[one.result() for one in row] for row in plays]
+
+
+def eval_episode(number: int, sample: int) -> str:
+    """The id of an episode, by the numbers of its task and sample."""
+    return f"eval-{number:04d}-{sample:02d}"
+
+
+def eval_seed(setup: EvalSetup, number: int, sample: int) -> int:
+    return derive_seed("eval", setup.seed, number, sample)
 
 
 def _leave_out_cut(episode: Episode) -> None:

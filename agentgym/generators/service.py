@@ -7,7 +7,9 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym.actors.gate import Gate
 from agentgym.actors.options import ActorOptions
@@ -24,6 +26,9 @@ from agentgym.generators.engine import NotLoaded
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import OtherBase, WeightStore
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 log = logging.getLogger(__name__)
 
 SLOTS = "generator/slots"
@@ -32,6 +37,13 @@ ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
 
 Revive = Callable[[], Awaitable[None]]
+
+
+def as_published(weights: Iterable[tuple[str, Tensor]], dtype: str) -> Iterator[tuple[str, Tensor]]:
+    """Weights as a trainer publishes them, in the generators' type."""
+    import torch
+
+    return ((name, tensor.to(getattr(torch, dtype))) for name, tensor in weights)
 
 
 class PublisherLost(InfraError):
@@ -159,6 +171,13 @@ class GeneratorService:
             groups = [r.group for r in service.replicas if r.up]
             await asyncio.gather(*(self._update_one(group) for group in groups))
             self._awake.open()
+
+    async def load_folder(self, version: int, folder: Path) -> None:
+        """Serve the weights of a Hugging Face folder from now on, under a version that the store does not hold."""
+        from agentgym.models.safetensors import read_folder  # torch, from here on
+
+        await self._store.put(version, as_published(read_folder(folder), self._config.dtype))
+        await self.update_weights(version)
 
     async def sleep(self) -> None:
         """Every live replica gives its GPU's memory away until the next `update_weights`; requests wait meanwhile.

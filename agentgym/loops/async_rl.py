@@ -74,6 +74,7 @@ class Run(Protocol[Result_co]):
     """What `train` needs of a run that is open; `agentgym.run.async_run.AsyncRun` is one.
 
     position: where the run goes on. measures_ends: whether the first and the last weights are evaluated.
+    measures_checkpoints: whether all that are saved are, on the same tasks.
     """
 
     @property
@@ -88,6 +89,8 @@ class Run(Protocol[Result_co]):
     def position(self) -> Position: ...
     @property
     def measures_ends(self) -> bool: ...
+    @property
+    def measures_checkpoints(self) -> bool: ...
 
     async def measure_first(self) -> None:
         """Evaluate the weights before the first step, once in a run."""
@@ -104,8 +107,8 @@ class Run(Protocol[Result_co]):
     async def check_sync(self, step: int) -> dict[str, float]:
         """Compare the generators with the trainer."""
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        """Measure the generators' weights on held-out tasks."""
+    async def evaluate(self, step: int, *, whole: bool) -> dict[str, float]:
+        """Measure the generators' weights on held-out tasks. whole: on those of the ends, not on the few of a check."""
 
     def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
         """Keep and show the metrics and the episodes of a step."""
@@ -139,11 +142,13 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
         if _is_due(config.check_sync_every, step):
             await loop.held()
             metrics |= await run.check_sync(step)
-        if _is_due(config.eval_every, step) and not (is_last and run.measures_ends):
+        saves = is_last or _is_due(config.checkpoint_every, step)
+        whole = saves and run.measures_checkpoints
+        if (whole or _is_due(config.eval_every, step)) and not (is_last and run.measures_ends):
             await loop.held()
-            metrics |= await run.evaluate(step)
+            metrics |= await run.evaluate(step, whole=whole)
         run.record(record, metrics)
-        if is_last or _is_due(config.checkpoint_every, step):
+        if saves:
             await run.save(here(), wait=is_last or not config.checkpoint_in_background)
         loop.stopping = await run.answer_requests(here(), loop.held)
         loop.change(run.config)

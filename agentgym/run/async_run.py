@@ -138,12 +138,17 @@ class AsyncRun:
         return self.session.settled.recipe.eval.at_end
 
     @property
+    def measures_checkpoints(self) -> bool:
+        return self.session.settled.recipe.eval.every_checkpoint
+
+    @property
     def done(self) -> int:
         """Steps."""
         return self.last.step
 
     async def measure_first(self) -> None:
-        if self.measures_ends and self.state.first_eval is None and self.position == Position():
+        measures = self.measures_ends or self.measures_checkpoints
+        if measures and self.state.first_eval is None and self.position == Position():
             self.state.first_eval = await self._evaluate(0)
             self.folder.save_state(self.state.to_mapping())
 
@@ -176,8 +181,8 @@ class AsyncRun:
         trainer, rollout = self.session.engines.trainer, self.session.settled.recipe.rollout
         return await check_sync(self.session.gym, self.generator, trainer, rollout, step)
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        return held_out_metric((await self._evaluate(step, self.config.eval_tasks)).to_mapping())
+    async def evaluate(self, step: int, *, whole: bool) -> dict[str, float]:
+        return held_out_metric((await self._evaluate(step, None if whole else self.config.eval_tasks)).to_mapping())
 
     def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
         session, step = self.session, record.step

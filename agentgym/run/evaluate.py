@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.evals.play import EvalResult, EvalSetup, cut_line, play_eval, summarize
+from agentgym.evals.play import (
+    EvalResult,
+    EvalSetup,
+    cut_line,
+    eval_episode,
+    eval_seed,
+    play_eval,
+    summarize,
+    task_digest,
+)
 from agentgym.models.resolve import weights_mark
 from agentgym.policies.by_messages import MessagePlayer, usage_of
 from agentgym.policies.outside.cache import AnswerCache
@@ -31,7 +40,7 @@ from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sinks import StepEpisodes
-from agentgym.types import Episode, Group
+from agentgym.types import Episode, Group, Task
 
 
 async def evaluate(
@@ -186,7 +195,7 @@ async def measure(
         gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
     )
     files = EvaluationFiles(folder, step, weights)
-    known = files.begin(setup.to_mapping(), resume=resume)
+    known = the_same(files.begin(setup.to_mapping(), resume=resume), tasks, setup)
     total = len(tasks) * config.samples_per_task
     done = len(known)
     reporter.phase(f"measuring {name} on {len(tasks)} held-out tasks, {config.samples_per_task} times each")
@@ -223,6 +232,20 @@ async def measure(
 def _group(step: int, number: int, episodes: Sequence[Episode]) -> Group:
     nobody: list[float | None] = [None] * len(episodes)
     return Group(group_id=number, task=episodes[0].task, start_version=step, episodes=[*episodes], advantages=nobody)
+
+
+def the_same(known: Mapping[str, Episode], tasks: Sequence[Task], setup: EvalSetup) -> dict[str, Episode]:
+    """The episodes that a setup would play again, of those that were played before."""
+    plan = {
+        eval_episode(number, sample): (task, eval_seed(setup, number, sample))
+        for number, task in enumerate(tasks)
+        for sample in range(setup.samples_per_task)
+    }
+    return {
+        name: episode
+        for name, episode in known.items()
+        if name in plan and episode.seed == plan[name][1] and task_digest(episode.task) == task_digest(plan[name][0])
+    }
 
 
 def with_usage(

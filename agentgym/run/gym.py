@@ -14,6 +14,7 @@ from agentgym.components import SEAMS, name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
+from agentgym.models.architecture import read_config
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
 from agentgym.plugin_errors import blamed
@@ -89,7 +90,7 @@ class Gym:
             for note in {check_template(renderer, roles, turns=turns, tools=tools) for roles in shapes} - {""}:
                 reporter.note(note)
             for tasks in [train, test] if training else [test]:
-                _check_prompts(recipe, renderer, tasks, tools)
+                _check_prompts(recipe, renderer, tasks, tools, _positions(model_path))
         elif not isinstance(recipe.agent, Chat):
             raise UserError(
                 f"the agent {name_of('agents', recipe.agent)!r} cannot play with a policy behind a server; give "
@@ -246,6 +247,13 @@ def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: b
 
     It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are, in words.
     """
+    positions = _positions(local_folder(recipe.model.path)) if here else None
+    if positions is not None and recipe.generator.max_model_len > positions:
+        most = f"--rollout.max_episode_tokens {min(positions, recipe.rollout.max_episode_tokens)}"
+        raise UserError(
+            f"generator.max_model_len is {recipe.generator.max_model_len}, and the model has {positions} positions "
+            f"(max_position_embeddings of its config.json); give --generator.max_model_len {positions} {most}"
+        )
     environment, _, *splits = prepare(recipe, registry, training=training, here=here)
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
@@ -254,15 +262,18 @@ def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: b
     if folder is not None:
         renderer = open_renderer(recipe.model, folder, registry)
         for tasks in filter(None, splits):
-            _check_prompts(recipe, renderer, tasks, tools)
+            _check_prompts(recipe, renderer, tasks, tools, positions)
     few = len(splits[-1]) < SAMPLED_TASKS or recipe.eval.tasks <= SAMPLED_TASKS
     return num_held_out(recipe.eval.tasks, len(splits[-1]) if few else None)
 
 
 def _check_prompts(
-    recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task], tools: Sequence[Schema] | None
+    recipe: Recipe, renderer: ChatRenderer, tasks: Sequence[Task], tools: Sequence[Schema] | None, positions: int | None
 ) -> None:
-    """Each prompt must leave the agent a token. What an environment adds at an episode's start is not known here."""
+    """Each prompt must leave the agent a token. What an environment adds at an episode's start is not known here.
+
+    positions: of the model, which no setting can raise; None where they are unknown.
+    """
     limit = recipe.rollout.max_episode_tokens
     lengths = [len(renderer.prompt(task.prompt, tools)) for task in tasks]
     if max(lengths) < limit:
@@ -270,12 +281,23 @@ def _check_prompts(
     longest = max(lengths)
     task = tasks[lengths.index(longest)]
     num = sum(length >= limit for length in lengths)
+    wanted = min(longest + recipe.rollout.max_turn_tokens, positions or 1 << 40)
+    advice = (
+        f"Set rollout.max_episode_tokens to at least {wanted}, generator.max_model_len and trainer.seq_len to no less, "
+        "or choose shorter tasks"
+    )
+    if positions is not None and longest >= positions:
+        advice = f"The model has {positions} positions, so no setting helps: take a model with more, or shorter tasks"
     raise UserError(
         f"task {task.task_id!r} has a prompt of {longest} tokens, but rollout.max_episode_tokens is {limit}, so the "
-        f"agent could say nothing ({num} of the first {len(tasks)} tasks of the {task.split} split). Set "
-        f"rollout.max_episode_tokens to at least {longest + recipe.rollout.max_turn_tokens}, generator.max_model_len "
-        "and trainer.seq_len to no less, or choose shorter tasks"
+        f"agent could say nothing ({num} of the first {len(tasks)} tasks of the {task.split} split). {advice}"
     )
+
+
+def _positions(folder: Path | None) -> int | None:
+    """How many tokens a model can attend to, by its config.json; None where that is unknown."""
+    found = None if folder is None else read_config(folder).get("max_position_embeddings")
+    return found if isinstance(found, int) else None
 
 
 def _check_lengths(recipe: Recipe) -> None:

@@ -28,7 +28,7 @@ class Audit:
     """status: of the run. steps: how many were judged. trained, skipped: episodes. findings: in the order found,
     of the kinds twice, lost, torn, stale, metrics, checkpoint, evaluation, state and left behind.
 
-    notes: what is no fault, and what could not be judged.
+    notes: what is no fault, and what could not be judged. interrupted: files of evaluations that go on after the run.
     """
 
     status: str
@@ -38,6 +38,7 @@ class Audit:
     checkpoints: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    interrupted: set[str] = field(default_factory=set)
 
     def fault(self, kind: str, where: str, text: str) -> None:
         self.findings.append(Finding(kind=kind, where=_shown(where), text=_shown(text)))
@@ -63,6 +64,8 @@ def audit(path: str | Path) -> Audit:
     if status is RunStatus.DONE:
         for part in sorted({part for pattern in PARTS for part in folder.path.rglob(pattern)}):
             where = str(part.relative_to(folder.path))
+            if where in found.interrupted:
+                continue
             found.fault("left behind", where, "it was being written when something ended")
     if status is not RunStatus.RUNNING:
         for where, text in left_outside(folder.path):
@@ -306,6 +309,10 @@ def _evaluations(path: Path, found: Audit) -> None:
         if record is None:
             continue
         setup: Any = record.get("setup")
+        if record.get("result") is None and record.get("weights") and found.status == RunStatus.DONE:
+            found.interrupted.add(f"evals/{file.stem}.part.jsonl")
+            found.note(f"evals/{file.name} was interrupted: `agentgym eval RUN --every-checkpoint` goes on with it")
+            continue
         if record.get("result") is None:
             found.fault("evaluation", f"evals/{file.name}", "it has no result")
             continue

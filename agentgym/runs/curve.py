@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from agentgym.errors import UserError, nearest, pip_install
 from agentgym.runs.changes import Change
@@ -16,6 +17,7 @@ from agentgym.runs.metrics import MetricsRow
 REWARD, SUCCESS, HELD_OUT = "rollout/reward_mean", "rollout/success_mean", "eval/success"
 HELD_OUT_REWARD = "eval/reward"  # where success is unknown
 LOSS, HELD_OUT_LOSS = "sft/loss", "sft/held_out_loss"  # of supervised fine-tuning
+Measured: TypeAlias = tuple[int, float, float | None, float | None]  # step, value, its 95% interval
 _BARS = "▁▂▃▄▅▆▇█"
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dot bits of one cell, [row][column]
 
@@ -110,13 +112,7 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str, marks: Sequenc
     Of supervised fine-tuning the loss, and that of the conversations held out. Raises UserError when there is nothing
     to draw or matplotlib is missing.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError(f"the picture needs matplotlib: {pip_install('train', 'matplotlib')}") from None
-    figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
-    FigureCanvasAgg(figure)
+    figure = _figure()
     axes = figure.add_subplot()
     for key, label, colour in ((REWARD, "reward", "#1f77b4"), (SUCCESS, "success", "#2ca02c")):
         if line := _known(rows, key):
@@ -146,6 +142,37 @@ def write_png(rows: Sequence[MetricsRow], path: Path, title: str, marks: Sequenc
     axes.legend()
     with writing(path):
         figure.savefig(path)
+
+
+def write_checkpoints_png(points: Sequence[Measured], path: Path, title: str, what: str) -> None:
+    """Checkpoints with their intervals. Raises UserError when there is nothing to draw or matplotlib is missing."""
+    if not points:
+        raise UserError("nothing to draw: no checkpoint has a measured episode")
+    figure = _figure()
+    axes = figure.add_subplot()
+    steps, values, lows, highs = zip(*points, strict=True)
+    sizes = [[v - (v if low is None else low) for v, low in zip(values, lows, strict=True)],
+             [(v if high is None else high) - v for v, high in zip(values, highs, strict=True)]]  # fmt: skip
+    axes.errorbar(
+        steps, values, yerr=sizes, fmt="o-", color="#d62728", capsize=3, label=f"held-out {what}, 95% interval"
+    )
+    axes.set(xlabel="step", ylabel=what, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with writing(path):
+        figure.savefig(path)
+
+
+def _figure() -> Any:
+    """An empty picture. Raises UserError where matplotlib is missing."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError(f"the picture needs matplotlib: {pip_install('train', 'matplotlib')}") from None
+    figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

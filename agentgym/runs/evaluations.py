@@ -29,16 +29,17 @@ class EvaluationFiles:
         """Record what is played. Returns the episodes by id that need not be played again.
 
         resume: the weights are those of an interrupted evaluation; its episodes are kept if it played the same,
-        except those that infrastructure broke.
+        except those that infrastructure broke. So are those of a finished one of other numbers of tasks or samples.
         """
         known: dict[str, Episode] = {}
         before = read_record(self._folder, self._step)
-        same = before.get("setup") == dict(setup) and before.get("weights") in ("", self._weights)
-        if resume and same and self._part.is_file():
-            saved = [decode_saved(record).episode for record in read_json_lines(self._part)]
-            known = {e.episode_id: e for e in saved if e.outcome is not Outcome.INFRA_ERROR}
-        elif self._part.is_file():
-            self._part.unlink()
+        same = before.get("weights") in ("", self._weights)
+        for path in (self._folder.episode_file(self._step, evaluation=True), self._part):
+            if resume and same and path.is_file() and (path != self._part or before.get("setup") == dict(setup)):
+                saved = [decode_saved(record).episode for record in read_json_lines(path)]
+                known |= {e.episode_id: e for e in saved if e.outcome is not Outcome.INFRA_ERROR}
+            elif path == self._part:
+                path.unlink(missing_ok=True)
         self._save(setup, None)
         return known
 

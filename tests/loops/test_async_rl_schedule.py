@@ -13,9 +13,17 @@ from agentgym.types import Episode, Group, Task
 class NotedRun:
     """Notes what the loop asks of a run after its steps, and the version that the generators hold then."""
 
-    def __init__(self, *, measures_ends: bool = True, position: Position | None = None, **settings: int) -> None:
+    def __init__(
+        self,
+        *,
+        measures_ends: bool = True,
+        checkpoints: bool = False,
+        position: Position | None = None,
+        **settings: int,
+    ) -> None:
         self.config = LoopConfig(groups_per_step=1, group_size=2, **settings)
         self.position, self.measures_ends = position or Position(), measures_ends
+        self.measures_checkpoints = checkpoints
         self.tasks, self.learner, self.generator = endless_tasks(), FakeLearner(), FakeGenerator(0.002)
         self.asked: list[tuple[object, ...]] = []
         self.recorded: dict[int, dict[str, float]] = {}
@@ -38,8 +46,8 @@ class NotedRun:
         self.asked.append(("check", step, self.generator.version))
         return {"sync": float(step)}
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        self.asked.append(("evaluate", step, self.generator.version))
+    async def evaluate(self, step: int, *, whole: bool) -> dict[str, float]:
+        self.asked.append(("evaluate" + " whole" * whole, step, self.generator.version))
         return {"eval": float(step)}
 
     def record(self, record: StepRecord, metrics: dict[str, float]) -> None:
@@ -96,6 +104,14 @@ def test_after_a_step_its_weights_are_checked_measured_and_saved_as_often_as_the
 def test_the_last_step_is_measured_by_the_schedule_where_the_end_is_not(settings, measured):
     asked = NotedRun(steps=4, checkpoint_every=0, check_sync_every=0, **settings).asks("evaluate")
     assert [step for step, _ in asked] == measured
+
+
+@pytest.mark.parametrize(("ends", "whole"), [(True, [2, 4]), (False, [2, 4, 5])])
+def test_every_checkpoint_is_measured_on_all_tasks_once(ends, whole):
+    run = NotedRun(steps=5, checkpoint_every=2, eval_every=3, measures_ends=ends, checkpoints=True)
+    asked = asyncio.run(train(run))
+    assert [step for what, step, *_ in asked[2:] if what == "evaluate whole"] == whole
+    assert [step for what, step, *_ in asked[2:] if what == "evaluate"] == [3]
 
 
 def test_without_a_schedule_the_last_step_alone_is_saved():

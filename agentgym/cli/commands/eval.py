@@ -7,7 +7,16 @@ import contextlib
 import json
 from collections.abc import Sequence
 
-from agentgym.cli.evaluating import Policy, base_recipe, find_policy, new_name, run_evaluation, server_lines
+from agentgym.cli.checkpoint_curve import measure_checkpoints
+from agentgym.cli.evaluating import (
+    Policy,
+    base_recipe,
+    check_playable,
+    find_policy,
+    new_name,
+    run_evaluation,
+    server_lines,
+)
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish
@@ -18,9 +27,7 @@ from agentgym.commands.stopping import run_until_stopped
 from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.models.resolve import check_local
 from agentgym.policies.outside.config import served_name
-from agentgym.rollout.tasks import num_held_out
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
 from agentgym.runs.report import sandbox_text
 
@@ -35,6 +42,11 @@ are shown, and answers are kept, so that none is paid twice (docs/outside_polici
 
 Episodes and result are saved in a folder in --evals-dir, which `agentgym runs episodes` and `agentgym compare` read.
 An evaluation that was interrupted goes on with --resume.
+
+With --every-checkpoint, or --checkpoints 0,10,last, all of a run's checkpoints (or those) play the same tasks, as the
+run itself plays them. The results are the run's own evaluations of those steps, in its folder and on its page; here
+they are one curve with intervals, also as a PNG. What is measured already is not played again, so the same command goes
+on where it was interrupted. eval.every_checkpoint measures the same while the run trains.
 """
 EXAMPLES = """
 agentgym eval builtin:tiny --env code_exec
@@ -48,6 +60,8 @@ agentgym eval openai:qwen3-8b --base-url http://127.0.0.1:8000/v1 --env math
 agentgym eval openai:gpt-5-mini --env tool_use --tasks 50 --policy.price_prompt 0.25 --policy.price_completion 2
 agentgym eval openai:some/model --base-url https://a.vendor/api/v1 --api-key-env VENDOR_KEY --env math --check
 agentgym eval --resume evals/math-1-more
+agentgym eval runs/math-1 --every-checkpoint --tasks 200
+agentgym eval runs/math-1 --checkpoints 0,20,last --json
 """
 TAKES_OVERRIDES = True
 
@@ -58,6 +72,10 @@ def add_arguments(parser: Parser) -> None:
     add_eval_arguments(parser)
     parser.add_argument("--name", help="of the folder (default: policy, environment, date and time)")
     parser.add_argument("--resume", metavar="FOLDER", help="continue the evaluation in this folder")
+    parser.add_argument(
+        "--every-checkpoint", action="store_true", help="of a RUN: all its checkpoints as one curve, kept in the run"
+    )
+    parser.add_argument("--checkpoints", metavar="STEPS", help="the same for some of them, as in 0,10,last")
     parser.add_argument(
         "--check", action="store_true", help="of openai:NAME: show what would be played, and ask the server once"
     )
@@ -115,6 +133,8 @@ def eval_flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
+    if arguments.every_checkpoint or arguments.checkpoints is not None:
+        return measure_checkpoints(arguments, shell, eval_flags(arguments))
     if arguments.resume:
         return _resume(arguments, shell)
     if arguments.model is None:
@@ -128,6 +148,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     name = arguments.name or new_name(policy, recipe)
     if arguments.dry_run or arguments.check:
         return _show_plan(finished, name, arguments, shell)
+    if served_name(recipe.model.path) is None:
+        check_playable(finished)  # before torch is imported
     with RunFolder.create(recipe.logging.evals_dir, name, numbered=arguments.name is None) as folder:
         return _measure(finished, folder, arguments, shell, before=None)
 
@@ -192,18 +214,8 @@ def _measure(
 
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
     """Shows the plan and, with --check, the server's answer."""
-    from agentgym.data_sets import OutOfReach
-    from agentgym.run.gym import refuse_long_prompts
-
-    recipe, _, registry = finished
-    folder = run_path(recipe.logging.evals_dir, name)
-    here = served_name(recipe.model.path) is None
-    if here:
-        check_local(recipe.model.path)
-    try:
-        held_out = refuse_long_prompts(recipe, registry, training=False, here=here)
-    except OutOfReach:
-        held_out = num_held_out(recipe.eval.tasks)
+    recipe = finished[0]
+    folder, held_out = run_path(recipe.logging.evals_dir, name), check_playable(finished)
     if arguments.check:
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
         found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
