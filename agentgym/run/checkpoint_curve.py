@@ -18,6 +18,7 @@ from agentgym.run.engines import started_generators
 from agentgym.run.evaluate import measure
 from agentgym.run.gym import Gym
 from agentgym.run.settle import Settled
+from agentgym.run.sinks import open_sinks
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -58,6 +59,7 @@ async def evaluate_checkpoints(settled: Settled, folder: RunFolder, reporter: Re
         todo = [step for step in steps if measured(folder, step, setup, marks[step]) is None]
         if len(todo) < len(steps):
             reporter.note(f"{len(steps) - len(todo)} of {len(steps)} checkpoints were measured before")
+        sinks = await stack.enter_async_context(open_sinks(settled, folder.path, for_episodes=True))
         await stack.enter_async_context(swept())
         logs = folder.path / "logs" / "evaluation"
         await stack.enter_async_context(watched(gym.activity, logs=logs))
@@ -74,6 +76,7 @@ async def evaluate_checkpoints(settled: Settled, folder: RunFolder, reporter: Re
                         gym.player(generator),
                         folder,
                         reporter,
+                        sinks,
                         step=step,
                         name=checkpoint_name(step),
                         weights=marks[step],
