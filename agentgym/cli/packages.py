@@ -23,7 +23,8 @@ _CHECK_ALL = "agentgym plugins --check"
 class Template:
     """One kind of package. kind: of the component that it has; empty for other things.
 
-    modules: of the package, beside `__init__`. commands: what to try, of which the first one is a step of its CI.
+    modules: of the package, beside `__init__`. plugin: the file with its hook, where several kinds have the same.
+    commands: what to try, of which the first one is a step of its CI.
     extras: of agentgym, which it needs.
     """
 
@@ -31,18 +32,19 @@ class Template:
     kind: ComponentKind | None = None
     modules: tuple[str, ...] = ("environment",)
     commands: tuple[str, ...] = ("agentgym envs check {{environment}}", "agentgym train --env {{environment}}")
+    plugin: str = ""
     extras: str = ""
 
 
 TEMPLATES: Mapping[str, Template] = {
-    "env": Template(about="An environment"),
+    "env": Template(about="An environment", plugin="shared/environment.py"),
     "reward": Template(about="A reward, and an environment to try it in", modules=("environment", "rewards")),
     "sandbox": Template(about="A sandbox, and an environment whose agent uses it", modules=("environment", "sandbox")),
-    "tools": Template(about="An environment with tools", extras="[tools]"),
+    "tools": Template(about="An environment with tools", plugin="shared/environment.py", extras="[tools]"),
     "sink": Template(
         about="A metric sink",
         modules=("sink",),
-        commands=(_CHECK_ALL, "agentgym train --env math --logging.sinks [{{name}}]"),
+        commands=(_CHECK_ALL, "agentgym train --env math --logging.sinks '[{{name}}]'"),
     ),
     "advantage": Template(
         about="An advantage",
@@ -71,12 +73,6 @@ TEMPLATES: Mapping[str, Template] = {
         extras="[train,serve]",
     ),
     "command": Template(about="A subcommand of agentgym", modules=("command",), commands=("agentgym {{name}} --help",)),
-}
-_ABOUT = {
-    "environment": "its tasks, what it replies, what is right",
-    "rewards": "the reward",
-    "agent": "the agent, which starts the program",
-    "tool_format": "how calls are written and read",
 }
 _TAKEN = {"agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "test", "tests"}
 
@@ -114,20 +110,16 @@ class PackagePlan:
     def contents(self) -> dict[str, str]:
         """The files by their paths in the folder."""
         name, template, about = self.name, self.template, TEMPLATES[self.template]
-        plugin = {"env": "shared/environment.py", "tools": "shared/environment.py"}.get(
-            template, f"{template}/__init__.py"
-        )
+        plugin = about.plugin or ("shared/component.py" if about.kind else f"{template}/__init__.py")
         sources = {
             "pyproject.toml": "shared/pyproject.toml",
-            "README.md": "shared/README.md",
             ".gitignore": "shared/gitignore",
             ".github/workflows/check.yml": "shared/check.yml",
-            f"{name}/__init__.py": "shared/component.py" if about.kind else plugin,
+            f"{name}/__init__.py": plugin,
             f"{name}/py.typed": "shared/py.typed",
             **{f"{name}/{module}.py": f"{template}/{module}.py" for module in about.modules},
             f"tests/test_{name}.py": f"{template}/test.py",
         }
-        listed = [f"- `{name}/{module}.py`: {_ABOUT.get(module, f'the {module}')}" for module in about.modules]
         group, target = ('"agentgym.commands"', f"{name}.command") if template == "command" else ("agentgym", name)
         values = {
             "name": name,
@@ -145,9 +137,10 @@ class PackagePlan:
             "source": self.source,
             "extras": about.extras,
             "dependencies": f'"agentgym{about.extras} @ {self.source}"' if self.source else "",
-            "files": "\n".join([*listed, f"- `tests/test_{name}.py`: tests of these"]),
         }
-        return {path: _filled(source, values) for path, source in sources.items()}
+        made = {path: _filled(source, values) for path, source in sources.items()}
+        listed = [f"- `{path}`: {_first_line(text)}" for path, text in made.items() if path.endswith(".py")]
+        return made | {"README.md": _filled("shared/README.md", values | {"files": "\n".join(listed)})}
 
     def write(self) -> list[Path]:
         """Write the files; returns their paths.
@@ -209,6 +202,10 @@ def _names_of(template: str) -> set[str]:
             elif isinstance(node, ast.Assign):
                 names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names - {"x", "X"}
+
+
+def _first_line(code: str) -> str:
+    return (ast.get_docstring(ast.parse(code)) or "").partition("\n")[0]
 
 
 def _filled(source: str, values: Mapping[str, str]) -> str:
