@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar, cast
 import pluggy
 
 from agentgym.components import SEAMS, ComponentKind, find
-from agentgym.contracts import ContractError, check_call, check_made
+from agentgym.contracts import ContractError, check_made
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.hook_specs import GROUP as GROUP
@@ -163,7 +163,6 @@ class PluginRegistry:
             raise UserError(f"{error} {distribution!r} provides the rewards {str(sorted(provided))[1:-1]}") from None
         if isinstance(found, Reward):
             return found
-        check_call(found, 1, f"the reward {name!r}")
         return marked_reward(found) or Reward(name=short, function=cast(RewardFunction, found))
 
     def _rewards_of(self, distribution: str) -> dict[str, Reward]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from agentgym import Agent, Environment, Reward, UserError, hookimpl
+from agentgym import Agent, Environment, Reward, UserError, hookimpl, reward
 from agentgym.hooks import PluginRegistry, PluginStatus
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import leased_session
+from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox, SandboxBackend, SandboxPlugin
 from agentgym.sinks import MetricSink
 from agentgym.testing import FakeSandbox
@@ -156,6 +157,17 @@ def test_a_method_with_a_default_that_is_misspelt_is_reported(caplog: pytest.Log
 def test_a_reward_that_cannot_be_called_with_an_episode_is_refused(function: Any) -> None:
     registry = registry_of(rewards={"short": Reward(name="short", function=function)})
     assert "the function of the reward 'short' is called with 1 argument(s), and takes (" in registry.records[0].error
+
+
+class Marked(Forgot):
+    @reward
+    def brevity(self) -> float:
+        return 1.0
+
+
+def test_a_reward_of_an_environment_is_looked_at_before_a_run() -> None:
+    with pytest.raises(UserError, match=r"the reward 'brevity' is called with 1 argument\(s\), and takes \(\)"):
+        Scorer.of(Marked(), PluginRegistry([]))
 
 
 def test_a_component_with_a_method_of_another_form_is_refused_with_its_plugin() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Self, cast
 
+from agentgym.contracts import check_call
 from agentgym.env import Environment, default_weights
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.held_loop import limited
@@ -77,6 +78,7 @@ class Scorer:
         weigh: dict[str, float] = {}
         for key, weight in (weights or default_weights(environment)).items():
             one = find_reward(key, environment, registry)
+            check_call(one.function, 1, f"the function of the reward {one.name!r}")
             if one.name in found:
                 raise UserError(f"two rewards are called {one.name!r}: give one of them another name")
             found[one.name], weigh[one.name] = one, weight
