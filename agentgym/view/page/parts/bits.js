@@ -18,7 +18,7 @@ export function Outcome({ row }) {
   if (row.outcome === "infra_error") return html`<span class="tag bad">infrastructure error</span>`;
   if (row.outcome === "invalid") return html`<span class="tag warn">invalid</span>`;
   if (!row.outcome) return html`<span class="tag">unfinished</span>`;
-  return row.success ? html`<span class="tag good">success</span>` : html`<span class="tag">${row.success === null ? "success unknown" : "no success"}</span>`;
+  return row.success ? html`<span class="tag good">success</span>` : html`<span class="tag">${row.success === null ? row.outcome : "no success"}</span>`;
 }
 
 /* Whether an evaluation knows its reward alone: its environment recorded no success. */

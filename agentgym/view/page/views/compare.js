@@ -52,7 +52,7 @@ function Result({ data }) {
       ${data.success && reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
     <${Interval} estimate=${success} />
     ${data.mismatches.length > 0 && html`<ul class="findings" aria-label="What makes the comparison doubtful">${data.mismatches.map((text) => html`<li><span class="tag warn">differs</span>${harmless(text)}</li>`)}</ul>`}
-    <div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>
+    ${data.success && html`<div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>`}
     <section><h2>Settings that differ: ${data.configs.length || "none"}</h2>
       ${data.configs.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th><th>a</th><th>b</th></tr></thead><tbody>${data.configs.map((row) => html`<tr key=${row.field}><td><code>${harmless(row.field)}</code></td><td><code>${harmless(row.first)}</code></td><td><code>${harmless(row.second)}</code></td></tr>`)}</tbody></table></div>`}</section>`;
 }

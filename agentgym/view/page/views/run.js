@@ -51,7 +51,7 @@ function Strip({ run }) {
   const cells = [
     last && [`held-out ${ofReward(last) ? "reward" : "success"}`, figure(main(last).mean), `${interval(main(last).low, main(last).high)} n = ${figure(last.tasks)} tasks, step ${figure(last.step)}`],
     gain && [`paired difference${gain.of === "reward" ? " of the reward" : ""}`, signed(gain.mean), `${interval(gain.low, gain.high)} n = ${figure(gain.n)} tasks, to step ${figure(gain.to_step)}`],
-    run.success !== null && run.success !== undefined && ["training success", figure(run.success), "of the newest step"],
+    ["success", "reward"].filter((name) => typeof run[name] === "number").slice(0, 1).map((name) => [`training ${name}`, figure(run[name]), "of the newest step"])[0],
     ["episodes", figure(run.episodes.count), `${figure(run.episodes.train.length)} steps, ${figure(run.episodes.eval.length)} evaluations`],
     ["environment", harmless(run.environment ?? "–"), harmless(run.model ?? "")],
   ];
