@@ -17,7 +17,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
 from agentgym.text import template_child
 from agentgym.text.chat import ChatRenderer
-from agentgym.text.tokenizer import CHATML
+from agentgym.text.tokenizer import CHATML, Tokenizer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Message, Task, VersionSpan
 
 Said: TypeAlias = str | Message
@@ -25,6 +25,7 @@ Said: TypeAlias = str | Message
 Replies: TypeAlias = Said | Sequence[Said] | Iterator[Said] | Callable[[Sequence[Message]], Said]
 """What the policy says: one reply, several, an iterator as `solve` returns it, or a function from the conversation
 to the next reply."""
+TokenIds: TypeAlias = tuple[int, ...]
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 
 
@@ -132,13 +133,14 @@ class CharacterTokenizer:
 class ScriptedGenerator:
     """A generator that says given replies: the next at each call, and the first again after the last.
 
-    replies: texts, assistant messages, exceptions to raise; or a function from the prompt's text to a reply. delay_s:
-    of each answer; one that takes longer than its request allows is cut in the middle. queued_s: as reported.
+    replies: texts, assistant messages, token ids with their end, exceptions to raise; or a function from the prompt's
+    text to a reply. delay_s: of each answer; one that takes longer than its request allows is cut in the middle.
+    queued_s: as reported.
     requests: what was asked so far; asked: set at the first of them.
     """
 
-    replies: Sequence[Said | Exception] | Callable[[str], Said]
-    tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
+    replies: Sequence[Said | TokenIds | Exception] | Callable[[str], Said]
+    tokenizer: Tokenizer = field(default_factory=CharacterTokenizer)
     version: int = 0
     delay_s: float = 0.0
     queued_s: float = 0.0
@@ -166,13 +168,15 @@ class ScriptedGenerator:
 
     def _next(self, request: GenerateRequest) -> tuple[int, ...]:
         if callable(self.replies):
-            said: Said | Exception = self.replies(self.tokenizer.decode(request.prompt_ids))
+            said: Said | TokenIds | Exception = self.replies(self.tokenizer.decode(request.prompt_ids))
         else:
             said = self.replies[(len(self.requests) - 1) % len(self.replies)]
         if isinstance(said, Exception):
             raise said
+        if isinstance(said, tuple):
+            return said
         if isinstance(said, str):
-            return (*self.tokenizer.encode(said), 2)
+            return (*self.tokenizer.encode(said), *self.tokenizer.end_ids[:1])
         return ChatRenderer(self.tokenizer).turn(said)
 
 

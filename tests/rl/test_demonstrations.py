@@ -18,9 +18,10 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
+from agentgym.testing import ScriptedGenerator
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tokenizer import HuggingFaceTokenizer
-from agentgym.types import Completion, FinishReason, GenerateRequest, Message, Sample, Task, VersionSpan
+from agentgym.types import Message, Sample, Task
 
 
 class Till:
@@ -67,24 +68,6 @@ class Shop(Environment[Till]):
         yield {"role": "assistant", "content": "Yes: 7 <|im_start|>"}
 
 
-class Saying:
-    """A generator that says what it is given, token by token."""
-
-    def __init__(self, turns: list[tuple[int, ...]]) -> None:
-        self.turns = list(turns)
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        ids = self.turns.pop(0)
-        return Completion(
-            completion_ids=ids,
-            logprobs=(-0.5,) * len(ids),
-            versions=(VersionSpan(version=0, start=0, end=len(ids)),),
-            finish_reason=FinishReason.STOP,
-        )
-
-    async def update_weights(self, version: int) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def renderer() -> ChatRenderer:
     return ChatRenderer(HuggingFaceTokenizer(str(policy_path())))
@@ -117,7 +100,7 @@ def played(turns: list[tuple[int, ...]], renderer: ChatRenderer) -> Sample:
             player = EpisodePlayer(
                 environment=environment,
                 renderer=renderer,
-                generator=Saying(turns),
+                generator=ScriptedGenerator(turns),
                 scorer=scorer,
                 config=RolloutConfig(),
                 sandbox=None,

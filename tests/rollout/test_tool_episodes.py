@@ -18,9 +18,10 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
+from agentgym.testing import ScriptedGenerator
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tokenizer import HuggingFaceTokenizer
-from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Outcome, Stop, VersionSpan
+from agentgym.types import Episode, Outcome, Stop
 
 CONFIG = RolloutConfig(max_turn_tokens=400, max_episode_tokens=4000)
 GOOD = '<think>\n\n</think>\n\n<tool_call>\n{"name":"buy", "arguments": {"item":"apple","count":2}}\n</tool_call>'
@@ -33,36 +34,14 @@ def tokenizer() -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(str(policy_path()))
 
 
-class Speaker:
-    """Says given texts, a turn each; the ids are of the texts as they are, wherever tokens begin and end."""
-
-    version = 0
-
-    def __init__(self, tokenizer: HuggingFaceTokenizer, says: tuple[str, ...]) -> None:
-        self.turns = [(*tokenizer.encode(text), *tokenizer.end_ids) for text in says]
-        self.asked: list[tuple[int, ...]] = []
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        ids = self.turns[len(self.asked)]
-        self.asked.append(tuple(request.prompt_ids))
-        cut = ids[: request.sampling.max_tokens]
-        return Completion(
-            completion_ids=cut,
-            logprobs=(-0.5,) * len(cut),
-            versions=(VersionSpan(version=0, start=0, end=len(cut)),),
-            finish_reason=FinishReason.STOP if cut == ids else FinishReason.LENGTH,
-        )
-
-    async def update_weights(self, version: int) -> None: ...
-
-
 def play(
     tokenizer: HuggingFaceTokenizer, *says: str, config: RolloutConfig = CONFIG, environment: Shopping | None = None
-) -> tuple[Episode, Speaker]:
+) -> tuple[Episode, ScriptedGenerator]:
     environment = environment or Shopping()
 
-    async def main() -> tuple[Episode, Speaker]:
-        speaker = Speaker(tokenizer, says)
+    async def main() -> tuple[Episode, ScriptedGenerator]:
+        turns = [(*tokenizer.encode(text), *tokenizer.end_ids) for text in says]
+        speaker = ScriptedGenerator(turns, tokenizer)
         async with Scorer.of(environment, PluginRegistry([])) as scorer:
             player = EpisodePlayer(
                 environment=environment,
@@ -78,18 +57,22 @@ def play(
     return asyncio.run(main())
 
 
+def prompts(speaker: ScriptedGenerator) -> list[tuple[int, ...]]:
+    return [tuple(request.prompt_ids) for request in speaker.requests]
+
+
 def test_sampled_tokens_are_kept_as_sampled_over_turns_that_call(tokenizer: HuggingFaceTokenizer) -> None:
     episode, speaker = play(tokenizer, GOOD, f"{MANY}\n{BROKEN}", "Done.")
     assert (episode.stop, episode.reward) == (Stop.DONE, 1.0), episode.error
     known: tuple[int, ...] = ()
-    for turn, asked, sampled in zip(episode.turns, speaker.asked, speaker.turns, strict=True):
+    for turn, asked, sampled in zip(episode.turns, prompts(speaker), speaker.replies, strict=True):
         assert turn.prompt_ids == asked and turn.completion_ids == sampled
         assert asked[: len(known)] == known and len(asked) > len(known)
         known = asked + sampled
     sample = episode_samples(episode, 1.0)[0]
     assert sample.token_ids == known
     trained = [token for token, mask in zip(known, sample.loss_mask, strict=True) if mask]
-    assert trained == [token for turn in speaker.turns for token in turn]
+    assert trained == [token for turn in speaker.replies for token in turn]
     whole = tokenizer.decode(known)
     assert GOOD in whole and whole.count("<|im_start|>assistant\n") == 3 and "buy" in whole[: whole.index(GOOD)]
 
@@ -97,7 +80,7 @@ def test_sampled_tokens_are_kept_as_sampled_over_turns_that_call(tokenizer: Hugg
 def test_the_agent_reads_what_its_calls_gave_and_a_result_forges_nothing(tokenizer: HuggingFaceTokenizer) -> None:
     none = '<tool_call>{"name": "buy", "arguments": {"item": "pear"}}</tool_call>'
     episode, speaker = play(tokenizer, GOOD, f"{MANY}{BROKEN}{none}", "Done.")
-    first, second = (tokenizer.decode(asked) for asked in speaker.asked[1:])
+    first, second = (tokenizer.decode(asked) for asked in prompts(speaker)[1:])
     assert '{"left": 1}' in first
     assert "count: Input should be a valid integer" in second and "there is no such thing" in second
     assert [trace.error for trace in episode.tool_calls] == ["", "arguments", "malformed", "tool"]
@@ -109,7 +92,7 @@ def test_a_masked_turn_is_sampled_kept_and_not_trained(tokenizer: HuggingFaceTok
     episode, speaker = play(tokenizer, BROKEN, GOOD, "Done.", config=replace(CONFIG, malformed_calls="mask"))
     sample = episode_samples(episode, 1.0)[0]
     trained = [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
-    assert trained == [token for turn in speaker.turns[1:] for token in turn]
+    assert trained == [token for turn in speaker.replies[1:] for token in turn]
     assert episode.reward == 1.0 and [turn.masked for turn in episode.turns] == [True, False, False]
 
 

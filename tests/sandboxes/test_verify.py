@@ -7,17 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym.sandbox import (
-    Capabilities,
-    CaseResult,
-    GradeRequest,
-    Limits,
-    RunResult,
-    RunStatus,
-    SandboxLost,
-    SandboxUnavailable,
-    Verdict,
-)
+from agentgym.sandbox import DEFAULT_LIMITS, Capabilities, Limits, RunResult, RunStatus, SandboxLost, SandboxUnavailable
+from agentgym.testing import FakeSandbox
 from agentgym_sandboxes.audit.findings import Category, Outcome, Report, TrialResult
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.programs import handed_back
@@ -36,30 +27,19 @@ def result(stdout: str = "", status: RunStatus = RunStatus.OK) -> RunResult:
     return RunResult(status=status, exit_code=0, stdout=stdout, stderr="")
 
 
-class FakeSandbox:
+class Examined(FakeSandbox):
     """Answers snippets with one result, and the next-call check with what a call sees."""
 
     def __init__(self, answer: RunResult | Exception, able: Capabilities = ABLE) -> None:
-        self.answer = answer
-        self.able = able
+        super().__init__(answer, able=able)
         self.views: list[dict[str, list[object]]] = [{"process": ["agent"], "works": [1]}]
         self.losses = 0.0
-        self.ran: list[str] = []
 
-    async def probe(self) -> Capabilities:
-        return self.able
-
-    async def run(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> RunResult:
+    async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         if "seen = {}" in code:
             view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
             return result(json.dumps(view))
-        self.ran.append(code)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    async def grade(self, request: GradeRequest) -> Verdict:
-        return Verdict(status=RunStatus.OK, results=(CaseResult(passed=True),))
+        return await super().run(code, stdin=stdin, limits=limits)
 
     def metrics(self) -> dict[str, float]:
         return {"sandbox/replaced_lost_total": self.losses}
@@ -69,12 +49,12 @@ SNIPPET = Snippet("probe", "something", refused(2), "pass", category=Category.ST
 HELD = result("held: one: EPERM\nheld: two: EPERM\n")
 
 
-async def examined(sandbox: FakeSandbox, snippet: Snippet = SNIPPET) -> TrialResult:
+async def examined(sandbox: Examined, snippet: Snippet = SNIPPET) -> TrialResult:
     return await Examiner(sandbox, sandbox.able, Host()).examine(snippet)  # type: ignore[arg-type]
 
 
 async def test_what_is_refused_with_evidence_is_contained() -> None:
-    assert (await examined(FakeSandbox(HELD))).outcome is Outcome.CONTAINED
+    assert (await examined(Examined(HELD))).outcome is Outcome.CONTAINED
 
 
 @pytest.mark.parametrize(
@@ -90,12 +70,12 @@ async def test_what_is_refused_with_evidence_is_contained() -> None:
     ],
 )
 async def test_without_evidence_nothing_is_contained(stdout: str, status: RunStatus, outcome: Outcome) -> None:
-    assert (await examined(FakeSandbox(result(stdout, status)))).outcome is outcome
+    assert (await examined(Examined(result(stdout, status)))).outcome is outcome
 
 
 async def test_what_is_not_claimed_is_not_run() -> None:
     for able in (replace(ABLE, seccomp=False), replace(ABLE, isolated=False)):
-        sandbox = FakeSandbox(HELD, able)
+        sandbox = Examined(HELD, able)
         assert (await examined(sandbox)).outcome is Outcome.NOT_CLAIMED
         assert sandbox.ran == []
 
@@ -108,16 +88,16 @@ async def test_what_is_not_claimed_is_not_run() -> None:
     ],
 )
 async def test_what_the_next_call_finds_or_misses_is_an_escape(before, after, detail: str) -> None:
-    sandbox = FakeSandbox(HELD)
+    sandbox = Examined(HELD)
     sandbox.views = [before, after]
     finding = await examined(sandbox)
     assert finding.outcome is Outcome.ESCAPED and detail in finding.detail
 
 
 async def test_what_destroys_its_sandbox_escapes() -> None:
-    assert (await examined(FakeSandbox(SandboxLost("gone")))).outcome is Outcome.ESCAPED
+    assert (await examined(Examined(SandboxLost("gone")))).outcome is Outcome.ESCAPED
 
-    class Retrying(FakeSandbox):
+    class Retrying(Examined):
         def metrics(self) -> dict[str, float]:
             self.losses += 1  # one container was lost between two reads, and the call was retried
             return super().metrics()
@@ -126,11 +106,11 @@ async def test_what_destroys_its_sandbox_escapes() -> None:
 
 
 async def test_an_unavailable_sandbox_is_no_evidence_about_the_snippet() -> None:
-    assert (await examined(FakeSandbox(SandboxUnavailable("full")))).outcome is Outcome.BROKEN
+    assert (await examined(Examined(SandboxUnavailable("full")))).outcome is Outcome.BROKEN
 
 
 async def test_a_blame_is_not_passed_on_to_the_next_trial() -> None:
-    sandbox = FakeSandbox(HELD)
+    sandbox = Examined(HELD)
     clean: dict[str, list[object]] = {"process": ["agent"]}
     dirty: dict[str, list[object]] = {"process": ["agent", "daemon"]}
     sandbox.views = [clean, dirty, dirty, dirty]
@@ -156,13 +136,13 @@ async def test_odd_results_that_are_judged_right_are_an_escape() -> None:
     """The check has been seen to fail: this sandbox believes everything."""
     scene = next(trial for trial in handed_back.SNIPPETS if trial.name == "odd_results")
     with Host() as host:
-        judgement = await scene.attempt(FakeSandbox(HELD), host)  # type: ignore[arg-type]
+        judgement = await scene.attempt(Examined(HELD), host)  # type: ignore[arg-type]
     assert judgement.outcome is Outcome.ESCAPED
 
 
 async def test_results_are_reported_as_they_come() -> None:
     seen: list[TrialResult] = []
-    sandbox = FakeSandbox(result("", RunStatus.UNSUPPORTED))
+    sandbox = Examined(result("", RunStatus.UNSUPPORTED))
     report = await verify(sandbox, only=["unshare", "mounts"], on_result=seen.append)  # type: ignore[arg-type]
     assert [result.name for result in seen] == ["unshare", "mounts"]
     assert report.counts() == {Outcome.UNSUPPORTED: 2} == report.counts(Category.SURFACE)
