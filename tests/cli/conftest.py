@@ -17,6 +17,7 @@ from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.cli.restarts import Restarts
 from agentgym.errors import InfraError, UserError
+from agentgym.evals.checkpoints import Point
 from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.evals.statistics import paired_difference, success_interval
 from agentgym.hooks import PluginRegistry
@@ -24,6 +25,7 @@ from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
+from agentgym.run.checkpoint_curve import Curve
 from agentgym.run.ending import TrainResult
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
@@ -128,6 +130,20 @@ class FakeJobs:
             reporter.step(step, steps, metrics)
         folder.save_state({"position": {"step": steps, "next_group": 0}})
         return TrainResult(run_dir=folder.path, steps=steps, first=None, last=None, difference=None)
+
+    async def evaluate_checkpoints(self, recipe, folder, reporter, *, steps, registry) -> Curve:
+        """Success grows with the step; that of the last one is unknown."""
+        self.evaluated.append(recipe)
+        if self.breaks_after:
+            raise InfraError("the engine is gone")
+        setup = EvalSetup(environment=recipe.env.name, version=1, data_hash="", num_tasks=recipe.eval.tasks,
+                          samples_per_task=2, seed=0, greedy=False)  # fmt: skip
+        shares = [None if step == steps[-1] else step / 10 for step in steps]
+        return Curve(setup=setup, points=tuple(
+            Point(step=step, success=share, low=None if share is None else share - 0.1,
+                  high=None if share is None else share + 0.1, reward=0.25, num_tasks=4, num_episodes=8)
+            for step, share in zip(steps, shares, strict=True)
+        ))  # fmt: skip
 
     async def evaluate(self, recipe, folder, reporter, *, step, resume, registry) -> EvalResult:
         """Plays up to 20 tasks."""

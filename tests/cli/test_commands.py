@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from agentgym.cli.evaluating import find_policy
+from agentgym.models.tiny import policy_path
 from agentgym.runs.changes import Change, record_change
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus
@@ -66,8 +69,9 @@ def run_dir(cli) -> str:
         folder.save_groups(4, [group])
         folder.save_groups(5, [group])
         folder.save_evaluation(5, [[good]])
-        (folder.checkpoint_dir(0) / "hf").mkdir(parents=True)
-        (folder.checkpoint_dir(5) / "hf").mkdir(parents=True)
+        for step in (0, 2, 5):
+            folder.checkpoint_dir(step).mkdir()
+            (folder.checkpoint_dir(step) / "hf").symlink_to(policy_path())
     return "runs/one"
 
 
@@ -354,3 +358,48 @@ def test_curves_are_marked_where_a_setting_was_changed(cli, run_dir: str) -> Non
     drawn = cli("runs", "curve", run_dir).out
     assert "▲ after step 3: optimizer.lr 0.001 -> 0.0005" in drawn
     assert json.loads(cli("runs", "curve", run_dir, "--json").out)["changes"][0]["value"] == 5e-4
+
+
+def test_checkpoints_are_measured_as_one_curve_in_three_forms(cli, run_dir: str) -> None:
+    shown = cli("eval", run_dir, "--every-checkpoint", "--tasks", "4")
+    assert shown.code == 0, shown.err
+    for step, value in ((0, "0.000"), (2, "0.200"), (5, "0.250")):  # of the last the reward
+        assert re.search(rf"^ +{step} +{value}", shown.out, re.MULTILINE)
+    assert re.search(r"├─+●─+┤", shown.out) and (Path(run_dir) / "checkpoints.png").stat().st_size > 10_000
+    found = json.loads(cli("eval", run_dir, "--checkpoints", "2,last", "--json").out.splitlines()[-1])
+    assert [(one["step"], one["success"], one["low"]) for one in found["curve"]] == [(2, 0.2, 0.1), (5, None, None)]
+    assert "checkpoints  0 of" in cli("eval", run_dir, "--checkpoints", "0", "--dry-run").out
+    cli.jobs.breaks_after = 1
+    broken = cli("eval", run_dir, "--every-checkpoint")
+    assert broken.code == 1 and "continue it: the same command again" in broken.err
+    assert RunFolder.open(run_dir).status().status is RunStatus.DONE, "it is the run's, not the evaluation's"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{run}", "--checkpoints", "2,9"], "has no checkpoint '9'; there are 0, 2, 5, and `last`"),
+        (["{run}", "--every-checkpoint", "--seed", "3"], "leave out --seed"),
+        (["{run}", "--every-checkpoint", "--rollout.temperature", "0.5"], "leave out --rollout.temperature"),
+        (["{run}", "--every-checkpoint", "--checkpoints", "2"], "leave out --checkpoints"),
+        (["{run}", "--every-checkpoint", "--env", "math"], "plays the run's own environment"),
+        (["builtin:tiny", "--every-checkpoint"], "'builtin:tiny' is not the folder of one"),
+        (["--every-checkpoint"], "give the run's folder"),
+        (["{run}/checkpoints"], "does not name the step of a checkpoint; this run has step-000000, step-000002"),
+        (["{run}/checkpoints/best"], "does not name the step of a checkpoint"),
+        (["builtin:tiny", "--env", "counting", "--logging.sinks", "[]", "--generator.max_model_len", "4000"],
+         "the model has 1024 positions (max_position_embeddings of its config.json); give --generator.max_model_len "
+         "1024 --rollout.max_episode_tokens 512"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_measured_is_said_before_anything_is_loaded(
+    cli, run_dir: str, words: list[str], said: str
+) -> None:
+    Path(run_dir, "checkpoints", "best").mkdir()
+    refused = cli("eval", *(word.format(run=run_dir) for word in words))
+    assert refused.code == 2 and said in refused.err and not cli.jobs.evaluated
+
+
+def test_the_weights_of_a_checkpoint_are_of_its_step(run_dir: str) -> None:
+    for given in ("checkpoints/step-000002", "checkpoints/step-000002/hf"):
+        assert find_policy(f"{run_dir}/{given}").step == 2
