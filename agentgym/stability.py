@@ -47,7 +47,7 @@ def built_for(stated: object, distribution: str, *, breaks: Mapping[str, str] = 
     """
     if stated is None:
         return ""
-    if not isinstance(stated, str) or not re.fullmatch(r"\d+(\.\d+)+", stated, re.ASCII):
+    if not isinstance(stated, str) or not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,3}", stated, re.ASCII):
         raise UserError(
             f"{ATTRIBUTE} is {stated!r:.40}; state the version of agentgym that the plugin was built for: "
             f'{ATTRIBUTE} = "{API}"'

@@ -81,6 +81,16 @@ def test_what_moved_below_runs_can_still_be_called_by_its_old_name_with_a_note(c
     assert before.err == note + now.err
 
 
+def test_a_command_that_was_built_for_a_newer_version_is_refused(cli, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "kite-1.2.dist-info").mkdir()
+    (tmp_path / "kite-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: kite\nVersion: 1.2\n")
+    (tmp_path / "kite-1.2.dist-info" / "entry_points.txt").write_text("[agentgym.commands]\nkite = kite_command\n")
+    (tmp_path / "kite_command.py").write_text('agentgym_api = "9.0"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    end = cli("kite")
+    assert end.code == 2 and "the command 'kite' of kite: built for agentgym 9.0, this is 0.1: upgrade" in end.err
+
+
 def test_a_mistake_ends_the_process_with_2_and_one_line(tmp_path: Path) -> None:
     done = program("train", "--env", "mathh", cwd=tmp_path)
     assert done.returncode == 2 and "Did you mean 'math'?" in done.stderr and "Traceback" not in done.stderr
