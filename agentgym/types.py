@@ -225,7 +225,8 @@ COUNTED_APART = ("unsupported", "prompt_too_long", "cut")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """What went wrong, and where: sandbox, generator, prompt, reward:<name>, environment:<name>."""
+    """What went wrong, and where: generator, prompt, or a component as sandbox:<name>, environment:<name>.<method>,
+    reward:<name>, agent:<name>, tool_format:<name>."""
 
     source: str
     kind: str
