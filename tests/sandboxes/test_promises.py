@@ -55,15 +55,10 @@ class TestUnsafeSubprocess(Ours):
 
 
 class TestGradedStrictly(GradingConformance):
-    """By the public graders, in a sandbox that a third party could have written."""
+    """By the public grader, in a sandbox that a third party could have written."""
 
     def make(self) -> ProcessBackend:
         return ProcessBackend()
-
-
-class TestGradedTrusted(GradingConformance):
-    def make(self) -> ProcessBackend:
-        return ProcessBackend(strict=False)
 
 
 class TestBubblewrap(Ours):
