@@ -98,15 +98,17 @@ _MODULES = (
 """They define the names above, and can be used as `agentgym.tools`; a later one may import those before it."""
 
 
-def __getattr__(name: str) -> object:
-    """Import a name when it is first used: the program's help, and processes that need little of this, start sooner."""
-    if name in _MODULES:
-        return importlib.import_module(f"agentgym.{name}")
-    for module in _MODULES if name in __all__ else ():
-        found = importlib.import_module(f"agentgym.{module}")
-        if hasattr(found, name):
-            globals()[name] = value = getattr(found, name)
-            return value
-    if name == "Desk":
-        importlib.import_module("agentgym.stability").renamed("agentgym.Desk", "agentgym.AgentContext", goes="0.1")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # to a type checker, every misspelt name would exist
+
+    def __getattr__(name: str) -> object:
+        """Import a name when it is first used: so the program's help, and processes that need little, start sooner."""
+        if name in _MODULES:
+            return importlib.import_module(f"agentgym.{name}")
+        for module in _MODULES if name in __all__ else ():
+            found = importlib.import_module(f"agentgym.{module}")
+            if hasattr(found, name):
+                globals()[name] = value = getattr(found, name)
+                return value
+        if name == "Desk":
+            importlib.import_module("agentgym.stability").renamed("agentgym.Desk", "agentgym.AgentContext", goes="0.1")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

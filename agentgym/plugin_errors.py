@@ -39,7 +39,7 @@ class blamed:
 
     def __init__(self, noun: str, thing: object, name: str = "", *, passes: tuple[type[Exception], ...] = ()) -> None:
         self._noun, self._thing, self._name = noun, thing, name
-        self._passes = (UserError, InfraError, *passes)
+        self._passes: tuple[type[Exception], ...] = (UserError, InfraError, *passes)
 
     def __enter__(self) -> None:
         pass

@@ -18,6 +18,12 @@ from agentgym.cli.packages import TEMPLATES, PackagePlan
 
 ROOT = Path(__file__).resolve().parent.parent
 THIRD_PARTY = ROOT / "tests" / "data" / "third_party"
+MISSPELT = """
+from agentgym import Enviroment  # type: ignore[attr-defined]
+from agentgym.commands import Parsr  # type: ignore[attr-defined]
+from agentgym.killable import KillableCals  # type: ignore[attr-defined]
+"""
+"""An author's mistakes, which mypy has to see: an `ignore` that nothing needs is an error."""
 
 
 def written(folder: Path) -> list[str]:
@@ -28,6 +34,8 @@ def written(folder: Path) -> list[str]:
     sources = [*made.glob("*/made_*"), *made.glob("*/tests/*.py"), *THIRD_PARTY.glob("*/")]
     for source in sources:
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / source.name)
+    sources.append(folder / "misspelt.py")
+    sources[-1].write_text(MISSPELT)
     return [word for one in sources for word in ("-p" if one.is_dir() else "-m", one.stem)]
 
 

@@ -34,12 +34,14 @@ class Command(Protocol):
         """Run it; returns the exit code. Raise UserError for the user's mistakes."""
 
 
-def __getattr__(name: str) -> object:
-    """Import a name when it is first used: `agentgym --help` needs neither a shell nor an event loop."""
-    for module in ("text", "parser", "shell", "stopping") if name in __all__ else ():
-        if hasattr(found := importlib.import_module(f"agentgym.commands.{module}"), name):
-            return getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # to a type checker, every misspelt name would exist
+
+    def __getattr__(name: str) -> object:
+        """Import a name when it is first used: `agentgym --help` needs neither a shell nor an event loop."""
+        for module in ("text", "parser", "shell", "stopping") if name in __all__ else ():
+            if hasattr(found := importlib.import_module(f"agentgym.commands.{module}"), name):
+                return getattr(found, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = ["GROUP", "Command", "Parser", "Shell", "commands_in", "run_until_stopped", "table_lines", "wrap"]

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
 __all__ = ["CallFailed", "KillableCalls"]
 
 
-def __getattr__(name: str) -> object:
-    """Imported at the first use: a child process imports this package, and needs neither."""
-    if name in __all__:
-        from agentgym.killable import calls
+if not TYPE_CHECKING:  # to a type checker, every misspelt name would exist
 
-        return getattr(calls, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Imported at the first use: a child process imports this package, and needs neither."""
+        if name in __all__:
+            from agentgym.killable import calls
+
+            return getattr(calls, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -135,7 +135,7 @@ class Codex(CliAgent):
         provider = {
             "name": "endpoint", "base_url": f"{context.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses",
         }  # fmt: skip
-        tables = {
+        tables: Mapping[str, Mapping[str, object]] = {
             "features": {"goals": False}, "agents": {"enabled": False}, "analytics": {"enabled": False},
             "model_providers.endpoint": provider,
         }  # fmt: skip
