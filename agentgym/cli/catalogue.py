@@ -35,6 +35,7 @@ GROUPS = {
     "environments and this installation": {
         "envs": "list environments, show their tasks, check one for faults",
         "tools": "prove which format of tool calls a model's chat template writes",
+        "agents": "list agents, check that one works here",
         "settings": "show what can be set in a recipe, and what each setting does",
         "new": "make a package of your own: an environment, reward, sandbox, loss, agent and more",
         "plugins": "list plugins and what they provide",

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from agentgym.agents import AgentContext
 from agentgym.errors import UserError
-from agentgym_plugins.agents.command import StartedProgram
+from agentgym_plugins.agents.command import StartedProgram, whole_path
 
 VERSION_S = 60.0
 TASK = "{instructions}"
@@ -52,7 +52,7 @@ class CliAgent(StartedProgram):
 
     def words(self, *, again: bool) -> Sequence[str]:
         went_on = self.continues if again else ()
-        return (self.program, *self.options(), *self.flags, *went_on, "--", "{prompt}" if again else TASK)
+        return (whole_path(self.program), *self.options(), *self.flags, *went_on, "--", "{prompt}" if again else TASK)
 
     async def check(self) -> None:
         """Raises UserError for a program that is missing or does not start."""
@@ -66,7 +66,7 @@ class CliAgent(StartedProgram):
     async def version(self) -> str:
         """What the program says of its version. Raises UserError where it does not start."""
         process = await asyncio.create_subprocess_exec(
-            self.program,
+            whole_path(self.program),
             "--version",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -195,7 +195,7 @@ class QwenCode(CliAgent):
     def words(self, *, again: bool) -> Sequence[str]:
         went_on = self.continues if again else ()
         prompt = "{prompt}" if again else TASK
-        return (self.program, *self.options(), *self.flags, *went_on, f"--prompt={prompt}")
+        return (whole_path(self.program), *self.options(), *self.flags, *went_on, f"--prompt={prompt}")
 
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         settings = {

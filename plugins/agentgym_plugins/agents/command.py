@@ -157,7 +157,7 @@ class Command(StartedProgram):
             )
 
     def words(self, *, again: bool) -> Sequence[str]:
-        return self.argv
+        return whole_path(self.argv[0]), *self.argv[1:]
 
     async def play(self, context: AgentContext) -> None:
         if self.where == "session":
@@ -211,6 +211,11 @@ def arguments_of(words: Sequence[str], context: AgentContext, url: str, task: st
         "instructions": "\n\n".join(message["content"] for message in context.messages),
     }
     return [_filled(word, values) for word in words]
+
+
+def whole_path(program: str) -> str:
+    """A relative path made absolute, since the program is started in another folder; names on PATH stay."""
+    return str(Path.cwd() / program) if os.sep in program and "{" not in program else program
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

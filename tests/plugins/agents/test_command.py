@@ -46,6 +46,15 @@ async def test_where_the_environment_answers_back_it_is_started_again_with_the_c
     assert one.answers[2].startswith('[["say {yes}", "[[') and '"no", ' in one.answers[2]
 
 
+async def test_a_relative_path_of_a_program_is_one_from_here(context, tmp_path, monkeypatch):
+    (tmp_path / "say.sh").write_text("#!/bin/sh\necho yes\n")
+    (tmp_path / "say.sh").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    one = context()
+    await Command(argv=("./say.sh",)).play(one)
+    assert one.answers == ["yes"]
+
+
 async def test_its_answer_may_be_a_file(context):
     one = context()
     await python("print('words'); open('out.txt', 'w').write('  yes\\n')", answer_file="out.txt").play(one)

@@ -1,0 +1,143 @@
+"""`agentgym agents`: the agents that can play episodes, and whether one works here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentgym.agents import Agent
+from agentgym.commands import run_until_stopped
+from agentgym.commands.parser import Parser
+from agentgym.commands.shell import Shell
+from agentgym.components import SEAMS, component
+from agentgym.config import apply_overrides, build
+from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.hooks import PluginRegistry
+from agentgym.rollout.config import RolloutConfig
+from agentgym.tables.environments import first_line
+from agentgym.testing import ScriptedGenerator, play_agent
+from agentgym.types import Episode, Split, Stop, Task
+
+DESCRIPTION = """
+`agentgym agents` lists the agents: programs that play episodes and ask the policy through an endpoint. `agentgym agents
+check NAME` starts one as a run does, in one episode that asks for a word and has it say another, with a policy that
+only says these; it needs no model. It prints what the program asked for, and why it failed if it did. Settings of the
+agent are given as --agent.NAME VALUE.
+"""
+EXAMPLES = """
+agentgym agents
+agentgym agents check claude_code
+agentgym agents check codex --agent.program ~/node_modules/.bin/codex
+agentgym agents check command --agent.argv '[python, my_agent.py, --base-url, "{openai_url}"]'
+"""
+TAKES_OVERRIDES = True
+MAX_TURNS = 20
+MAX_TOKENS = 1_000_000
+MAX_SHOWN = 600
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    check = actions.add_parser(
+        "check", help="play one scripted episode with one", description=DESCRIPTION.strip(), examples=EXAMPLES
+    )
+    check.add_argument("name", metavar="NAME", help="a name, or an import path")
+    check.add_argument("--seconds", type=float, default=120.0, metavar="S", help="the episode's time (default 120)")
+    check.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="JSON on standard output")
+    check.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show an error's traceback")
+
+
+def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    registry = shell.plugins()
+    if arguments.action is None:
+        return _list(registry, shell, as_json=arguments.json)
+    agent = _built(arguments.name, arguments.overrides, registry)
+    generator = ScriptedGenerator(["The word is ready.", "Done."])
+    config = RolloutConfig(
+        max_turns=MAX_TURNS, max_turn_tokens=MAX_TOKENS, max_episode_tokens=MAX_TOKENS, max_retries=0,
+        episode_time_s=arguments.seconds,
+    )  # fmt: skip
+    playing = play_agent(agent, _TwoQuestions(), generator, config=config)
+    episode = run_until_stopped(playing, shell.warn)
+    return _report(arguments, episode, generator, shell)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """The part of a recipe that chooses an agent."""
+
+    agent: Agent = component("agents", "chat")
+
+
+class _TwoQuestions(Environment[None]):
+    """Asks for two answers, so that the program is asked to go on with its conversation."""
+
+    name = "two_questions"
+    rewards: ClassVar[dict[str, float]] = {"success": 1.0}
+    max_turns = 2
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        yield Task(task_id="check", prompt=({"role": "user", "content": "Say that the word is ready."},))
+
+    async def start(self, context: EpisodeContext[None]) -> None:
+        return None
+
+    async def reply(self, context: EpisodeContext[None]) -> Reply:
+        context.info["success"] = True
+        if context.turn == 2:
+            return Reply(done=True)
+        return Reply(messages=({"role": "user", "content": "Say that you are done."},))
+
+
+def _built(name: str, overrides: Sequence[str], registry: PluginRegistry) -> Agent:
+    """The agent with its settings. Raises UserError."""
+    given = apply_overrides({"agent": {"name": name}}, list(overrides))
+    return build(_Chosen, given, "command line", registry.component).agent
+
+
+def _list(registry: PluginRegistry, shell: Shell, *, as_json: bool) -> int:
+    rows: list[tuple[str, str, str]] = []
+    for name in sorted({*SEAMS["agents"].builtin, *registry.names("agents")}):
+        found = registry.component("agents", name)
+        builtin = name in SEAMS["agents"].builtin
+        origin = "agentgym" if builtin else registry.provider("agents", name).distribution
+        rows.append((name, origin, first_line(found)))
+    if as_json:
+        shell.say_json([dict(zip(("name", "distribution", "about"), row, strict=True)) for row in rows])
+        return 0
+    shell.say_table(["agent", "from", "what it is"], rows)
+    shell.say("\n`agentgym agents check NAME` starts one; `agentgym settings agent.NAME` shows its settings.")
+    return 0
+
+
+def _report(arguments: argparse.Namespace, episode: Episode, generator: ScriptedGenerator, shell: Shell) -> int:
+    """Say how it went; returns the exit code."""
+    notes = episode.info.get("agent")
+    notes = notes if isinstance(notes, dict) else {}
+    well = episode.error is None and episode.stop is Stop.DONE
+    found = {
+        "agent": arguments.name,
+        "works": well,
+        "stop": episode.stop,
+        "calls": len(generator.requests),
+        "prompt_characters": max((len(request.prompt_ids) for request in generator.requests), default=0),
+        "branches": len(episode.all_branches),
+        "branch_reasons": list(episode.branch_reasons),
+        "not_honoured": notes.get("not_honoured", {}),
+        "failure": notes.get("failure"),
+        "error": episode.error and episode.error.message,
+    }
+    if arguments.json:
+        shell.say_json(found | {"output": notes.get("output"), "errors": notes.get("errors")})
+        return 0 if well else 1
+    for key, value in found.items():
+        if value not in (None, [], {}) or key == "calls":
+            shell.say(f"{key.replace('_', ' '):<18}{value}")
+    if not well:
+        for key in ("output", "errors"):
+            if text := str(notes.get(key) or "").strip():
+                shell.say(f"{key:<18}{text[-MAX_SHOWN:]}")
+    return 0 if well else 1

@@ -1,0 +1,50 @@
+"""`agentgym agents`: what there is, and whether one works."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from agentgym.hooks import PluginRegistry
+
+ASKS = """
+import json, os, sys, urllib.request
+for n in range(2):
+    body = {"model": "policy", "messages": [{"role": "user", "content": "x"}], "temperature": 0.5}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+                                     {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    answer = json.load(urllib.request.urlopen(request))
+print(answer["choices"][0]["message"]["content"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed(cli):
+    cli.plugins = PluginRegistry.discover
+
+
+def argv(code: str) -> list[str]:
+    return ["--agent.argv", json.dumps([sys.executable, "-c", code])]
+
+
+def test_the_agents_are_listed_with_what_they_are(cli):
+    found = json.loads(cli("agents", "--json").out)
+    by_name = {row["name"]: row for row in found}
+    assert by_name["command"]["about"].startswith("Any program") and "claude_code" in by_name
+    assert "claude_code" in cli("agents").out
+
+
+def test_a_check_says_what_the_program_asked_for(cli):
+    done = cli("agents", "check", "command", "--json", *argv(ASKS))
+    found = json.loads(done.out)
+    assert (done.code, found["works"], found["stop"], found["calls"]) == (0, True, "done", 4)
+    assert found["not_honoured"] == {"overridden_temperature": 4} and found["branch_reasons"] == ["sibling"] * 3
+
+
+def test_a_check_of_a_program_that_fails_shows_what_it_wrote(cli):
+    done = cli("agents", "check", "command", *argv("import sys; sys.exit('no key')"))
+    assert done.code == 1 and "no key" in done.out and "'exit'" in done.out
+    done = cli("agents", "check", "comand")
+    assert done.code == 2 and "command" in done.err
