@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from agentgym.agents import AgentContext
 from agentgym.errors import UserError
+from agentgym.types import Json
 from agentgym_plugins.agents.command import StartedProgram, whole_path
 
 VERSION_S = 60.0
@@ -135,7 +136,7 @@ class Codex(CliAgent):
         provider = {
             "name": "endpoint", "base_url": f"{context.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses",
         }  # fmt: skip
-        tables: Mapping[str, Mapping[str, object]] = {
+        tables: dict[str, dict[str, Json]] = {
             "features": {"goals": False}, "agents": {"enabled": False}, "analytics": {"enabled": False},
             "model_providers.endpoint": provider,
         }  # fmt: skip
