@@ -15,7 +15,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     (tmp_path / "repeat_number.py").write_text((ROOT / "tests" / "data" / "repeat_number.py").read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, "test_plugin.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0 and "12 passed, 1 skipped" in done.stdout, done.stdout
+    assert done.returncode == 0 and "14 passed, 1 skipped" in done.stdout, done.stdout
 
 
 def test_importing_it_loads_neither_pytest_nor_what_an_extra_brings() -> None:
