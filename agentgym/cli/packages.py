@@ -63,7 +63,7 @@ TEMPLATES: Mapping[str, Template] = {
         about="A format of tool calls",
         kind="tool_formats",
         modules=("tool_format",),
-        commands=(_CHECK_ALL, "agentgym train --env tool_use --model.tool_format {{name}}"),
+        commands=(_CHECK_ALL, "agentgym tools prove builtin:tiny --format {{name}}"),
     ),
     "agent": Template(
         about="An agent that is a program",
