@@ -14,7 +14,6 @@ from agentgym.components import SEAMS, name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import PluginRegistry
-from agentgym.models.architecture import read_config
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
 from agentgym.plugin_errors import blamed
@@ -28,6 +27,7 @@ from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import first_tasks, held_out_tasks, num_held_out
+from agentgym.run.positions import check_positions, positions_of
 from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
@@ -90,7 +90,7 @@ class Gym:
             for note in {check_template(renderer, roles, turns=turns, tools=tools) for roles in shapes} - {""}:
                 reporter.note(note)
             for tasks in [train, test] if training else [test]:
-                _check_prompts(recipe, renderer, tasks, tools, _positions(model_path))
+                _check_prompts(recipe, renderer, tasks, tools, positions_of(model_path))
         elif not isinstance(recipe.agent, Chat):
             raise UserError(
                 f"the agent {name_of('agents', recipe.agent)!r} cannot play with a policy behind a server; give "
@@ -247,13 +247,7 @@ def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: b
 
     It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are, in words.
     """
-    positions = _positions(local_folder(recipe.model.path)) if here else None
-    if positions is not None and recipe.generator.max_model_len > positions:
-        most = f"--rollout.max_episode_tokens {min(positions, recipe.rollout.max_episode_tokens)}"
-        raise UserError(
-            f"generator.max_model_len is {recipe.generator.max_model_len}, and the model has {positions} positions "
-            f"(max_position_embeddings of its config.json); give --generator.max_model_len {positions} {most}"
-        )
+    positions = check_positions(recipe) if here else None
     environment, _, *splits = prepare(recipe, registry, training=training, here=here)
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
@@ -292,12 +286,6 @@ def _check_prompts(
         f"task {task.task_id!r} has a prompt of {longest} tokens, but rollout.max_episode_tokens is {limit}, so the "
         f"agent could say nothing ({num} of the first {len(tasks)} tasks of the {task.split} split). {advice}"
     )
-
-
-def _positions(folder: Path | None) -> int | None:
-    """How many tokens a model can attend to, by its config.json; None where that is unknown."""
-    found = None if folder is None else read_config(folder).get("max_position_embeddings")
-    return found if isinstance(found, int) else None
 
 
 def _check_lengths(recipe: Recipe) -> None:

@@ -28,6 +28,7 @@ from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.policies.outside.config import served_name
+from agentgym.run.positions import check_positions
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
 from agentgym.runs.report import sandbox_text
 
@@ -61,7 +62,7 @@ agentgym eval openai:gpt-5-mini --env tool_use --tasks 50 --policy.price_prompt 
 agentgym eval openai:some/model --base-url https://a.vendor/api/v1 --api-key-env VENDOR_KEY --env math --check
 agentgym eval --resume evals/math-1-more
 agentgym eval runs/math-1 --every-checkpoint --tasks 200
-agentgym eval runs/math-1 --checkpoints 0,20,last --json
+agentgym eval runs/math-1 --checkpoints 12,20,last --json
 """
 TAKES_OVERRIDES = True
 
@@ -149,7 +150,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if arguments.dry_run or arguments.check:
         return _show_plan(finished, name, arguments, shell)
     if served_name(recipe.model.path) is None:
-        check_playable(finished)  # before torch is imported
+        check_positions(recipe)  # before torch is imported
     with RunFolder.create(recipe.logging.evals_dir, name, numbered=arguments.name is None) as folder:
         return _measure(finished, folder, arguments, shell, before=None)
 
