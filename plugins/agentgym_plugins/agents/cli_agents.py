@@ -133,7 +133,7 @@ class Codex(CliAgent):
             "model_reasoning_summary": "none", "model_context_window": self.context_tokens,
             "model_auto_compact_token_limit": self.context_tokens * 9 // 10,
         }  # fmt: skip
-        provider = {
+        provider: dict[str, Json] = {
             "name": "endpoint", "base_url": f"{context.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses",
         }  # fmt: skip
         tables: dict[str, dict[str, Json]] = {
@@ -165,7 +165,7 @@ class OpenCode(CliAgent):
 
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         limit = {"context": self.context_tokens, "output": self.context_tokens // 4}
-        provider = {
+        provider: dict[str, Json] = {
             "npm": "@ai-sdk/openai-compatible",
             "options": {"baseURL": f"{context.url}/v1", "apiKey": context.key},
             "models": {context.model: {"name": context.model, "limit": limit}},
