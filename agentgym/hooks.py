@@ -314,6 +314,10 @@ class PluginRegistry:
         for caller in self._manager.get_hookcallers(plugin) or ():
             if not caller.has_spec() and not all(one.optionalhook for one in caller.get_hookimpls()):
                 raise TypeError(f"there is no hook {caller.name!r}.{nearest(caller.name, NOUNS)}")
+        if not self._manager.get_hookcallers(plugin):
+            for name in NOUNS:
+                if inspect.isfunction(getattr(plugin, name, None)):
+                    raise TypeError(f"the function {name!r} is not marked as a hook; write @hookimpl above it")
 
     def _call(self, plugin: object, kind: Kind) -> Mapping[str, Provided]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]

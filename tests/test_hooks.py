@@ -32,6 +32,7 @@ BROKEN = {
     "syntax": ("def broken(:", "SyntaxError"),
     "imports": ("import a_package_that_is_missing", "No module named 'a_package_that_is_missing'"),
     "misspelt": (GOOD.replace("def environments", "def enviroments"), "Did you mean 'environments'?"),
+    "unmarked": (GOOD.replace("@hookimpl", ""), "'environments' is not marked as a hook; write @hookimpl above it"),
     "newer": (f'{GOOD}agentgym_api = "9.0"', f"built for agentgym 9.0, this is {API}: upgrade"),
     "no_version": (f"{GOOD}agentgym_api = 5", f'was built for: agentgym_api = "{API}"'),
     "old_and_failing": ("agentgym_api = '0.0'\nfrom agentgym import Gone", f"(built for agentgym 0.0, this is {API})"),
