@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from traceback import walk_tb
 from typing import Any, Self, TypeVar, cast
 
 from agentgym.contracts import check_made
@@ -237,7 +238,7 @@ class _Guarded:
             return value
 
         def call(*args: object, **kwargs: object) -> object:
-            with self._named(lambda error: isinstance(error, TypeError) and _is_misused(name, args, kwargs)):
+            with self._named(_is_callers):
                 result = value(*args, **kwargs)
             return self._awaited(name, result) if inspect.isawaitable(result) else result
 
@@ -289,11 +290,6 @@ class _Guarded:
             raise
 
 
-def _is_misused(name: str, arguments: tuple[object, ...], named: dict[str, object]) -> bool:
-    """Whether the contract has the method, and it takes no such arguments: the caller's mistake."""
-    methods = [getattr(contract, name) for contract in (SandboxBackend, Session) if hasattr(contract, name)]
-    for method in methods:
-        with suppress(TypeError):
-            inspect.signature(method).bind(None, *arguments, **named)
-            return False
-    return bool(methods)
+def _is_callers(error: BaseException) -> bool:
+    """Whether the call itself failed: what the methods take was checked when the sandbox was made."""
+    return isinstance(error, TypeError) and len([*walk_tb(error.__traceback__)]) == 2  # `_named` and `call`
