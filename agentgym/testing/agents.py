@@ -15,7 +15,7 @@ from agentgym.import_path import import_path_of
 from agentgym.rewards import reward
 from agentgym.testing.policy import Said, ScriptedGenerator, play_agent
 from agentgym.testing.suite import Suite, children, expect, promise
-from agentgym.types import Episode, Outcome, Split, Task
+from agentgym.types import Episode, Message, Outcome, Split, Task
 
 AGENT = "agentgym.agents:Agent"
 WORDS = ["apple", "boat", "cloud", "deer", "fire", "gold", "hat", "ice"]
@@ -28,8 +28,8 @@ class SayWords(Environment):
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         for word in WORDS:
-            prompt = ({"role": "user", "content": f"Say the word {word}."},)
-            yield Task(task_id=word, prompt=prompt, answer=word, split=split)  # type: ignore[arg-type]
+            prompt: Message = {"role": "user", "content": f"Say the word {word}."}
+            yield Task(task_id=word, prompt=(prompt,), answer=word, split=split)
 
     async def start(self, context: EpisodeContext) -> None:
         context.info.update(success=True, said=[])
@@ -37,8 +37,8 @@ class SayWords(Environment):
     async def reply(self, context: EpisodeContext) -> Reply:
         word, answer = str(context.task.answer), context.messages[-1]["content"]
         context.info["success"] = bool(context.info["success"]) and word in answer
-        again = {"role": "user", "content": f"Again, say the word {word}."}
-        return Reply(done=True) if context.turn == 2 else Reply(messages=(again,))  # type: ignore[arg-type]
+        again: Message = {"role": "user", "content": f"Again, say the word {word}."}
+        return Reply(done=True) if context.turn == 2 else Reply(messages=(again,))
 
     @reward(inline=True)
     def right(self, episode: Episode) -> float:

@@ -102,7 +102,7 @@ class SandboxConformance(SandboxSuite):
         assert not (alive := children() - before[0]), f"processes are left: {alive}"
 
     @promise(f"{BACKEND}.metrics", "named `sandbox/<what>_<unit>`")
-    async def test_metrics_are_named_with_their_units(self) -> None:
+    async def test_metrics_are_numbers_named_after_the_sandbox(self) -> None:
         backend = await self.backend()
         await backend.run(self.hello)
         for name, value in backend.metrics().items():
