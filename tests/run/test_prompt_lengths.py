@@ -43,10 +43,13 @@ async def test_a_task_that_does_not_fit_is_refused_by_name_with_what_to_set(
 
 
 def test_a_dry_run_measures_prompts_too_where_the_tokenizer_is_here(lab, tmp_path: Path) -> None:
-    (tmp_path / "long.py").write_text(SOURCE.replace("SPLIT", "train"))
-    registry, given = PluginRegistry.discover(), f"env.name={tmp_path / 'long.py'}:Long"
-    with pytest.raises(UserError, match=r"task 'train-7' has a prompt of \d+ tokens"):
-        refuse_long_prompts(lab.recipe(given, "eval.tasks=20"), registry)
-    lengths = ("rollout.max_episode_tokens=2048", "generator.max_model_len=2048", "trainer.seq_len=2048")
+    registry = PluginRegistry.discover()
+    for words, advice in (("1100", "The model has 1024 positions, so no"), ("900", "to at least 1024, generator")):
+        path = tmp_path / f"long{words}.py"
+        path.write_text(SOURCE.replace("SPLIT", "train").replace("900", words))
+        given = f"env.name={path}:Long"
+        with pytest.raises(UserError, match=rf"task 'train-7' has a prompt of \d+ tokens.*{advice}"):
+            refuse_long_prompts(lab.recipe(given, "eval.tasks=20"), registry)
+    lengths = ("rollout.max_episode_tokens=1024", "generator.max_model_len=1024", "trainer.seq_len=1024")
     refuse_long_prompts(lab.recipe(given, "eval.tasks=20", *lengths), registry)
     refuse_long_prompts(lab.recipe(given, "eval.tasks=20", "model.path=nobody/out-of-reach"), registry)
