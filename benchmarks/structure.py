@@ -39,7 +39,7 @@ PACKAGES = {
 OTHER_FOLDERS = ("tests", "benchmarks")  # they import everything: only their sizes are shown
 SPLIT = ("agentgym", "agentgym_sandboxes")  # packages whose folders are rooms of their own
 LIGHT = {"pluggy", "packaging", "yaml", "ruamel", "_typeshed"}  # what the core always has: any room may import it
-HEADER = ["room", "packages; **bold**: in no other room", "files", "lines"]
+HEADER = ["room", "packages; **bold**: in no other room", "lines"]
 WIDTH, INDENT = 120, 22  # of the drawing
 FRAGMENT = "<!-- fragment: a drawing -->"
 CORE = "agentgym"
@@ -181,7 +181,7 @@ def rooms(files: Iterable[SourceFile]) -> list[Room]:
 def cells(room: Room) -> list[str]:
     """A row; the first two cells are those that a commit seldom changes."""
     packages = [f"**{name}**" for name in sorted(room.owns)] + sorted(room.foreign - room.owns)
-    return [f"`{room.name}`", ", ".join(packages), str(len(room.lengths)), f"{sum(room.lengths):,}"]
+    return [f"`{room.name}`", ", ".join(packages), f"{sum(room.lengths):,}"]
 
 
 def totals(files: Sequence[SourceFile], rings: int) -> str:
@@ -199,7 +199,7 @@ def markdown(root: Path = ROOT) -> str:
     files = [*source, *other_files(root)]
     lines = ["| " + " | ".join(row) + " |" for row in [HEADER, *map(cells, rooms(files))]]
     rings = len(circles({file.name: file.ours for file in source}))
-    return "\n".join([lines[0], "|---|---|--:|--:|", *lines[1:], "", totals(files, rings)])
+    return "\n".join([lines[0], "|---|---|--:|", *lines[1:], "", totals(files, rings)])
 
 
 def layers(root: Path = ROOT) -> list[list[str]]:
