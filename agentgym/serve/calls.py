@@ -191,7 +191,7 @@ class _Exchange:
             return task.result()
         if isinstance(error, PluginError) or not isinstance(error, (CallRefused, InfraError)):
             if self._admitted.bug is None:
-                log.error("a call failed", exc_info=error)
+                log.error("a call failed: %s: %s", type(error).__name__, error, exc_info=error)
             self._admitted.bug = error
         return failure_of(error)
 
