@@ -69,7 +69,7 @@ TEMPLATES: Mapping[str, Template] = {
         about="An agent that is a program",
         kind="agents",
         modules=("agent", "program"),
-        commands=(_CHECK_ALL, "agentgym eval builtin:tiny --env math --agent.name {{name}}"),
+        commands=("agentgym agents check {{name}}", "agentgym eval builtin:tiny --env math --agent.name {{name}}"),
         extras="[train,serve]",
     ),
     "command": Template(about="A subcommand of agentgym", modules=("command",), commands=("agentgym {{name}} --help",)),
