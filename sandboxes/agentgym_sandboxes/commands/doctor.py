@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
-from agentgym.commands.text import commands_in, wrap
+from agentgym.commands.text import commands_in, table_lines, wrap
 from agentgym.errors import UserError
 from agentgym.sandbox import Capabilities, SandboxUnavailable
 from agentgym_sandboxes.commands.action import Request, probe
@@ -99,28 +99,20 @@ def _show(found: list[Found], shell: Shell) -> None:
         for command in one.commands:
             shell.say(f"  {paint.dim('>')} {paint.cyan(command)}")
     there = [one for one in found if one.able is not None]
-    label = max(len(name) for name in ENFORCED)
-    columns = [max(3, len(one.name)) for one in there]
     if not there:
         return
     shell.say()
-    if label + sum(columns) + 2 * len(columns) <= width:
-        _show_beside(there, columns, label, shell)
-        return
-    for one, column in zip(there, columns, strict=True):
-        _show_beside([one], [column], label, shell)
+    fits = len(table_lines(*_enforced(there))[1]) <= width
+    for some in [there] if fits else [[one] for one in there]:
+        shell.say_table(*_enforced(some))
 
 
-def _show_beside(there: list[Found], columns: list[int], label: int, shell: Shell) -> None:
-    paint = shell.paint
-    header = "  ".join(one.name.ljust(column) for one, column in zip(there, columns, strict=True))
-    shell.say(paint.bold(f"{'enforced'.ljust(label)}  {header}".rstrip()))
-    for name in ENFORCED:
-        cells = []
-        for one, column in zip(there, columns, strict=True):
-            yes = getattr(one.able, name)
-            cells.append((paint.green if yes else paint.yellow)(("yes" if yes else "no").ljust(column)))
-        shell.say(f"{name.replace('_', ' ').ljust(label)}  {'  '.join(cells)}".rstrip())
+def _enforced(found: list[Found]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: what each of the sandboxes enforces."""
+    rows = [
+        (name.replace("_", " "), *("yes" if getattr(one.able, name) else "no" for one in found)) for name in ENFORCED
+    ]
+    return ("enforced", *(one.name for one in found)), rows
 
 
 def _conclude(found: list[Found], shell: Shell) -> None:

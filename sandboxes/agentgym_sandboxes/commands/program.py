@@ -6,6 +6,7 @@ import argparse
 import base64
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -139,20 +140,12 @@ def limit_text(limit: LimitHit) -> str:
 
 
 def as_mapping(result: RunResult, sandbox: str, files: list[str]) -> dict[str, object]:
-    limit = result.limit
+    texts = {key: value for key, value in asdict(result).items() if not key.endswith("_bytes")}
     return {
         "sandbox": sandbox,
-        "status": result.status.value,
-        "limit": {"resource": limit.resource, "used": limit.used, "allowed": limit.allowed} if limit else None,
-        "exit_code": result.exit_code,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
+        **texts,
         "stdout_base64": _base64(result.stdout, result.stdout_bytes),
         "stderr_base64": _base64(result.stderr, result.stderr_bytes),
-        "truncated": result.truncated,
-        "wall_s": result.wall_s,
-        "cpu_s": result.cpu_s,
-        "memory_mib": result.memory_mib,
         "files": files,
     }
 
