@@ -160,22 +160,11 @@ def _curve(key: str, steps: list[int], values: list[float | None], **more: Any) 
 
 def _held_out(run: Run, key: str = HELD_OUT) -> dict[str, Any] | None:
     value, low, high = MEASURED[:3] if key == HELD_OUT else MEASURED[3:]
-    rows = {row.step: row.metrics[key] for row in run.log.read() if key in row.metrics}
-    known = {one["step"]: one for one in evaluations(run) if one["finished"] and one[value] is not None}
-    if key == HELD_OUT_REWARD:
-        known = {step: one for step, one in known.items() if one["success"] is None}
-    steps = sorted(known.keys() | rows.keys())
-    if not steps:
+    found = [one for one in evaluations(run) if one[value] is not None and (key == HELD_OUT or one["success"] is None)]
+    if not found:
         return None
-    return _curve(
-        key,
-        steps,
-        [known[step][value] if step in known else _known(rows[step]) for step in steps],
-        low=[known[step][low] if step in known else None for step in steps],
-        high=[known[step][high] if step in known else None for step in steps],
-        n=[known[step]["tasks"] if step in known else None for step in steps],
-        n_of="tasks",
-    )
+    steps, values, lows, highs, tasks = ([one[name] for one in found] for name in ("step", value, low, high, "tasks"))
+    return _curve(key, steps, values, low=lows, high=highs, n=tasks, n_of="tasks")
 
 
 def _difference(run: Run) -> dict[str, Any] | None:

@@ -30,11 +30,7 @@ def run_row(run: Run) -> dict[str, Any]:
     last = rows[-1].metrics if rows else {}
     comparison, sandbox = run.json("comparison.json"), run.json("sandbox.json")
     replaced: Any = sandbox.get("before", [])  # the run was resumed with another sandbox
-    steps = comparison.get("steps")
-    final = comparison.get("last")
-    measured = held_out_metric(final) if not rows or steps == rows[-1].step else {}
-    measured = measured or next((found for row in reversed(rows) if (found := _held_out(row.metrics))), {})
-    measured = measured or _last_result(run)
+    measured = _last_result(run)
     held_out, held_out_reward = (measured.get(key) for key in (HELD_OUT, HELD_OUT_REWARD))
     return {
         "id": run.location.id,
@@ -123,13 +119,11 @@ def _started(rows: Sequence[MetricsRow]) -> float | None:
     return rows[0].time - _finite(rows[0], "time/step_s") if rows else None
 
 
-def _held_out(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {key: metrics[key] for key in (HELD_OUT, HELD_OUT_REWARD) if key in metrics}
-
-
 def _last_result(run: Run) -> dict[str, float]:
+    """Of the newest evaluation that is finished."""
     steps = run.folder.episode_steps(evaluation=True)
-    return held_out_metric(run.json(f"evals/step-{steps[-1]:06d}.json").get("result")) if steps else {}
+    results = (held_out_metric(run.json(f"evals/step-{step:06d}.json").get("result")) for step in reversed(steps))
+    return next(filter(None, results), {})
 
 
 def _gain(difference: Any, measure: str) -> dict[str, Any] | None:
