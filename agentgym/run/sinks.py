@@ -64,6 +64,8 @@ class FedSink:
                 self._sink = sink
 
         await self._wait(self._add(make))
+        if self._sink is None:
+            self._calls.put((_end, Future()))
         if self.failed is not None:
             cause = self.failed.__cause__
             raise cause if isinstance(cause, UserError) else self.failed

@@ -173,6 +173,8 @@ async def test_a_sink_gets_all_groups_of_a_step_and_evaluations_and_one_that_ask
     Noted.got.clear()
     async with opening("logging.sinks=[noted,table]", for_episodes=True) as sinks:
         assert sinks.want_episodes and Noted.got == []
+        while "sink-noted" in {thread.name for thread in threading.enumerate()}:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_share_of_the_groups_is_about_that_and_the_same_ones_each_time(opening) -> None:
