@@ -21,8 +21,7 @@ from agentgym.sandbox import (
     Verdict,
 )
 from agentgym_sandboxes.audit.machine import Footprint, Load, Machine, describe_machine, footprint, measure_load
-from agentgym_sandboxes.audit.timing import Plan, Timing, Way, measure
-from agentgym_sandboxes.host.meter import nearest_rank
+from agentgym_sandboxes.audit.timing import Plan, Samples, Timing, Way, measure, timing_of
 
 PROGRAM, PRINTED = "print(6 * 7)", "42\n"
 SOLUTION = "def double(x):\n    return 2 * x\n"
@@ -139,8 +138,8 @@ async def measure_starts(make: Callable[[], SandboxBackend], count: int, say: Sa
             containers_s += [v for k, v in backend.metrics().items() if k == "sandbox/start_p50_s"]
         finally:
             await backend.close()
-    found = [_once(START, times_s)] if times_s else []
-    return [*found, _once(CONTAINER_START, containers_s)] if containers_s else found
+    found = [timing_of(START, Samples(times_s=times_s))] if times_s else []
+    return [*found, timing_of(CONTAINER_START, Samples(times_s=containers_s))] if containers_s else found
 
 
 def backend_ways(backend: SandboxBackend) -> list[Way]:
@@ -190,7 +189,7 @@ async def measure_sessions(backend: SandboxBackend, plan: BenchPlan, say: Say) -
             Way(name=SESSION_FILE, call=write_and_read, at_once=False),
         ]
         timings = await measure(ways, plan.timing, say)
-    return [_once(SESSION_OPEN, opened_s), *timings]
+    return [timing_of(SESSION_OPEN, Samples(times_s=opened_s)), *timings]
 
 
 async def measure_growth(backend: SandboxBackend, able: Capabilities, episodes: int, say: Say) -> Growth:
@@ -246,16 +245,3 @@ def _num_containers(backend: SandboxBackend) -> int:
     """All containers: in use, spare, and of sessions."""
     metrics = backend.metrics()
     return int(sum(metrics.get(f"sandbox/{name}", 0) for name in CONTAINERS))
-
-
-def _once(name: str, times_s: list[float]) -> Timing:
-    """A timing of what was done one at a time, without CPU times."""
-    return Timing(
-        name=name,
-        calls=len(times_s),
-        p50_ms=1000 * nearest_rank(times_s, 50),
-        p95_ms=1000 * nearest_rank(times_s, 95),
-        max_ms=1000 * max(times_s),
-        own_cpu_ms=0.0,
-        machine_cpu_ms=0.0,
-    )

@@ -60,7 +60,9 @@ class Timing:
 
 
 @dataclass(slots=True)
-class _Samples:
+class Samples:
+    """times_s: of calls one at a time; the CPU times are of these together."""
+
     times_s: list[float] = field(default_factory=list)
     own_cpu_s: float = 0.0
     machine_cpu_s: float = 0.0
@@ -71,7 +73,7 @@ class _Samples:
 
 async def measure(ways: Sequence[Way], plan: Plan, say: Callable[[str], None]) -> list[Timing]:
     """One Timing a way, in their order. Each round begins with another way, so that none is always first."""
-    samples = {way.name: _Samples() for way in ways}
+    samples = {way.name: Samples() for way in ways}
     for way in ways:
         for _ in range(max(1, plan.warm_up // way.effort)):
             await way.call()
@@ -83,10 +85,10 @@ async def measure(ways: Sequence[Way], plan: Plan, say: Callable[[str], None]) -
             await _one_at_a_time(way, plan.share(plan.calls, way), samples[way.name])
             if way.at_once:
                 await _at_once(way, plan.share(plan.calls_at_once, way), plan.at_once, samples[way.name])
-    return [_timing(way.name, samples[way.name]) for way in ways]
+    return [timing_of(way.name, samples[way.name]) for way in ways]
 
 
-async def _one_at_a_time(way: Way, count: int, samples: _Samples) -> None:
+async def _one_at_a_time(way: Way, count: int, samples: Samples) -> None:
     own_s, machine_s = own_cpu_s(), machine_cpu_s()
     for _ in range(count):
         began_s = time.monotonic()
@@ -96,7 +98,7 @@ async def _one_at_a_time(way: Way, count: int, samples: _Samples) -> None:
     samples.machine_cpu_s += machine_cpu_s() - machine_s
 
 
-async def _at_once(way: Way, count: int, width: int, samples: _Samples) -> None:
+async def _at_once(way: Way, count: int, width: int, samples: Samples) -> None:
     """A number of workers, each of which makes its next call when the last was answered."""
     left = count
 
@@ -116,7 +118,7 @@ async def _at_once(way: Way, count: int, width: int, samples: _Samples) -> None:
     samples.per_s.append(count / took_s)
 
 
-def _timing(name: str, samples: _Samples) -> Timing:
+def timing_of(name: str, samples: Samples) -> Timing:
     count = len(samples.times_s)
     return Timing(
         name=name,
