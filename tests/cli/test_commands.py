@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from sampled import sampled_turn
 
 from agentgym.cli.evaluating import find_policy
 from agentgym.models.tiny import policy_path
@@ -23,21 +24,10 @@ def run_dir(cli) -> str:
     """A run of two steps with episodes."""
     assert cli.train("--name", "one", "--loop.steps", "5", "--rollout.temperature", "0.5").code == 0
     task = Task(task_id="sum-1", prompt=({"role": "user", "content": "1 + 1?"},), answer=2)
+    versions = (VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2))
     turns = [
-        Turn(
-            prompt_ids=(1, 2),
-            completion_ids=(3, 4),
-            logprobs=(-0.1, -3.0),
-            versions=(VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2)),
-            finish_reason=FinishReason.STOP,
-        ),
-        Turn(
-            prompt_ids=(1, 2, 3, 4, 5),
-            completion_ids=(6,),
-            logprobs=(-0.2,),
-            versions=(VersionSpan(version=7, start=0, end=1),),
-            finish_reason=FinishReason.LENGTH,
-        ),
+        replace(sampled_turn((1, 2), (3, 4), (-0.1, -3.0)), versions=versions),
+        replace(sampled_turn((1, 2, 3, 4, 5), (6,), -0.2, version=7), finish_reason=FinishReason.LENGTH),
     ]
     good = Episode(
         episode_id="g1-0",
