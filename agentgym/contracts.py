@@ -45,10 +45,7 @@ def check_made(found: object, base: type, what: str) -> None:
     names = [name for name in _members(base) if _has(found, name)]
     if not names:
         raise ContractError(f"{what}: its factory returned {found!r:.80}; return an object of {_shown(base)}")
-    if base in kind.__mro__:
-        check_class(kind, base, what)
-        return
-    if problems := list(_found_in(found, base)):
+    if problems := _problems(kind, base) if base in kind.__mro__ else tuple(_found_in(found, base)):
         raise ContractError(f"{what} is not a complete {_shown(base)}: {'; '.join(problems)}")
 
 
@@ -117,7 +114,7 @@ def _members(base: type) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in reversed(base.__mro__):
         if one.__module__ not in ("builtins", "typing", "abc"):
-            public = {name: value for name, value in vars(one).items() if not name.startswith("_")}
+            public = {name: v for name, v in vars(one).items() if not name.startswith("_") or name == "__call__"}
             found.update({n: v for n, v in public.items() if isinstance(v, property) or inspect.isroutine(v)})
     return found
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from agentgym import Agent, Environment, Reward, UserError, hookimpl, reward
 from agentgym.hooks import PluginRegistry, PluginStatus
+from agentgym.rl.advantages import Advantage
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.sandboxes import leased_session
 from agentgym.rollout.scoring import Scorer
@@ -174,6 +176,17 @@ def test_a_component_with_a_method_of_another_form_is_refused_with_its_plugin() 
     registry = registry_of(agents={"hasty": f"{__name__}:Hasty"})
     with pytest.raises(UserError, match=r"agent 'hasty' of the plugin 'mine' of this process.*`wants_session` is a"):
         registry.component("agents", "hasty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow(Advantage):
+    def __call__(self, episodes_G, mean) -> list[float]:  # type: ignore[no-untyped-def, override]
+        return []
+
+
+def test_an_advantage_that_is_called_otherwise_than_it_takes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"`__call__\(episodes_G, mean\)` is called as `__call__\(episodes_G\)`"):
+        PluginRegistry([]).component("advantages", f"{__name__}:Narrow")
 
 
 class Hasty(Agent):
