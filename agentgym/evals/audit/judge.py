@@ -15,7 +15,9 @@ WON_SHARE, WON_TASKS = 0.1, 2  # more than the share, and at least so many tasks
 EARNED_SHARE = 0.5  # of what the oracle earns, counted from the least that the rewards can give
 SMALL_GAP = 0.1
 SLOW_REWARD_S = 0.5
-UNRECORDED = "no `success` in `info` where it fails: record False from `start`, else such episodes may count as unknown"
+UNRECORDED = (
+    "episodes that fail have no `success` in `info`: record False in `start`, or where all fail it counts as unknown"
+)
 ORACLE = "the environment's own right answers"
 
 
@@ -45,7 +47,7 @@ class Judge:
             ids = ", ".join(one.episode.task.task_id for one in lost[:5])
             message = f"{len(lost)} of {len(judged)} right answers are not rewarded as right: {ids}"
             report.add("oracle_loses", "oracle", message, _said(lost[0]))
-        result = _result("oracle", "", ORACLE, judged, seconds)
+        result = _result("oracle", "", ORACLE, judged, seconds, records)
         report.oracle = result.reward
         report.probes.append(replace(result, finding=bool(lost) or crashed))
         took = [one.episode.timing_s.get("score_s", 0.0) for one in judged]
@@ -60,7 +62,7 @@ class Judge:
         results = []
         for variant, played in by_variant.items():
             judged = _judged(played)
-            result = _result(name, variant, what, judged, seconds)
+            result = _result(name, variant, what, judged, seconds, self.records)
             crashed = self.faults(name, variant, played)
             gamed = variant not in allowed and self._is_gamed(result, judged)
             results.append(replace(result, finding=gamed or crashed))
@@ -68,8 +70,8 @@ class Judge:
                 self._raise_floor(result)
             elif result.success:
                 self.report.notes.append(f"{name}, {variant}: success in {result.success:.0%}, which may be right")
-            if self.records and any(one.episode.known_success is None for one in judged):
-                self.report.notes.append(f"{name}, {variant}: {UNRECORDED}")
+            if self.records and UNRECORDED not in self.report.notes:
+                self.report.notes += [UNRECORDED] * any(one.episode.known_success is None for one in judged)
         if results:
             best = max(results, key=lambda one: (one.success or 0.0, self.least if one.reward is None else one.reward))
             self.report.probes.append(replace(best, finding=any(one.finding for one in results)))
@@ -141,16 +143,16 @@ def _judged(played: Sequence[Played]) -> list[Played]:
     return [one for one in played if not (one.unsupported or one.failed)]
 
 
-def _result(name: str, variant: str, what: str, judged: Sequence[Played], seconds: float) -> ProbeResult:
+def _result(name: str, variant: str, what: str, judged: Sequence[Played], seconds: float, records: bool) -> ProbeResult:
     rewards = [one.episode.reward for one in judged if one.episode.reward is not None]
-    missing = unrecorded(one.episode.known_success for one in judged)
+    known = records or unrecorded(one.episode.known_success for one in judged) is not None
     return ProbeResult(
         probe=name,
         variant=variant,
         what=what,
         episodes=len(judged),
         reward=fmean(rewards) if rewards else None,
-        success=None if missing is None else sum(one.episode.success for one in judged) / len(judged),
+        success=sum(one.episode.known_success is True for one in judged) / max(1, len(judged)) if known else None,
         seconds=seconds,
     )
 
