@@ -41,7 +41,7 @@ def check_made(found: object, base: type, what: str) -> None:
         raise ContractError(f"{what} is made by an `async def`; write `def`: it only makes the object")
     if isinstance(found, type):
         raise ContractError(f"{what}: its factory returned the class {_shown(found)}; return an object of it")
-    kind = type(found)
+    kind: type = type(found)
     names = [name for name in _members(base) if _has(found, name)]
     if not names:
         raise ContractError(f"{what}: its factory returned {found!r:.80}; return an object of {_shown(base)}")
