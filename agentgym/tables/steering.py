@@ -37,7 +37,7 @@ def ask(run: Run, action: str, setting: str = "", value: object = None) -> dict[
     setting, value: of the action `set`.
     """
     if reason := _why_not(run):
-        raise Problem("conflict", f"{run.location.id}: {reason}")
+        raise Problem("conflict", f"{run.location.name}: {reason}")
     try:
         if action == "set":
             Steering(run.path).ask(action, setting, checked(setting, value))

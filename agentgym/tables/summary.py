@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from agentgym.runs.changes import read_changes
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS
 from agentgym.runs.evaluations import held_out_metric
 from agentgym.runs.folder import RunStatus
@@ -145,8 +146,10 @@ def _spark(rows: Sequence[MetricsRow]) -> list[float]:
 
 
 def _config(run: Run) -> dict[str, dict[str, Any]]:
-    sources = run.json("config.sources.json")
-    return {key: {"value": value, "source": sources.get(key)} for key, value in flat(run.config()).items()}
+    sources, changed = run.json("config.sources.json"), {one.setting: one for one in read_changes(run.path)}
+    found = {key: {"value": value, "source": sources.get(key)} for key, value in flat(run.config()).items()}
+    now = {key: {"value": one.value, "source": f"changed after step {one.step}"} for key, one in changed.items()}
+    return found | now
 
 
 def _finite(row: MetricsRow, key: str) -> float:

@@ -248,10 +248,10 @@ def test_a_run_is_steered_only_after_a_question(watched: Watched, run: RunFolder
     page.click("button:text-is('Checkpoint now')")
     page.click("dialog button:text-is('Checkpoint now')")
     page.wait_for_selector("dialog", state="detached")
-    page.select_option(".steering select", "optimizer.lr")
-    page.fill(".steering input", "1e-5")
+    page.select_option(".steering select", "loop.eval_every")
+    page.fill(".steering input", "5")
     page.click("button:text-is('Change')")
-    page.click("dialog button:text-is('Set optimizer.lr to 1e-5')")
+    page.click("dialog button:text-is('Set loop.eval_every to 5')")
     page.wait_for_selector("dialog", state="detached")
     asked = [(one.action, one.setting, one.value) for one in Steering(run.path).read()]
     assert asked == [("checkpoint", "", None), ("set", "optimizer.lr", 1e-5)]

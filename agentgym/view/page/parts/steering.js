@@ -50,7 +50,7 @@ function Settings({ settings, onAsk }) {
     onAsk(["set", `Set ${one.key} to ${value}`, `It is ${one.value} now. The change takes effect ${one.effect}.`, { action: "set", setting: one.key, value: number }]);
   };
   return html`<form class="row" aria-label="Change a setting" onSubmit=${submit}>
-    <label>change <select value=${key} onChange=${(event) => setKey(event.target.value)}>${settings.map((other) => html`<option key=${other.key}>${other.key}</option>`)}</select></label>
+    <label>change <select onChange=${(event) => setKey(event.target.value)}>${settings.map((other) => html`<option value=${other.key} selected=${other.key === key}>${other.key}</option>`)}</select></label>
     <label>from ${String(one.value)} to <input required size="8" inputmode="decimal" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
     <button>Change</button> <span class="soft" title=${harmless(one.text)}>${one.type}; ${one.effect}</span>
   </form>`;
