@@ -254,7 +254,7 @@ def test_a_run_is_steered_only_after_a_question(watched: Watched, run: RunFolder
     page.click("dialog button:text-is('Set loop.eval_every to 5')")
     page.wait_for_selector("dialog", state="detached")
     asked = [(one.action, one.setting, one.value) for one in Steering(run.path).read()]
-    assert asked == [("checkpoint", "", None), ("set", "optimizer.lr", 1e-5)]
+    assert asked == [("checkpoint", "", None), ("set", "loop.eval_every", 5)]
     assert page.locator("text=after step 12 optimizer.lr 0.0001 -> 5e-05").count() == 1
 
 
