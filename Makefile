@@ -32,7 +32,7 @@ test: setup-test ## set up, then lint and, beside it, run the tests: all but the
 	$(VENV)/bin/python -m pytest -n 4 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
 	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
-test-hostile: setup-test ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
+test-hostile: setup-test $(NPM_AGENTS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
