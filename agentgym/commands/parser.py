@@ -58,7 +58,8 @@ class Parser(argparse.ArgumentParser):
         sections = {f"--{name}": fields for name, fields in self.sections().items()}
         if option in sections:
             name, fields = option.removeprefix("--"), sections[option]
-            shown = f"its fields are {', '.join(f'{option}.{field}' for field in fields)}"
+            paths = [f"{option}.{field or 'NAME'}" for field in fields]
+            shown = f"its fields are {', '.join(paths)}"
             if "name" in fields:
                 shown = f"write {option}.name {value or following or 'NAME'}"
             self.error(f"{name} is a section of the recipe, not an option: {shown}")
@@ -66,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         hint = nearest(option, options) if word.startswith("-") else ""
         close = difflib.get_close_matches(option, [*options, *sections], n=1, cutoff=0.5)
         if close and close[0] in sections:
-            field = "name" if "name" in sections[close[0]] else sections[close[0]][0]
+            field = "name" if "name" in sections[close[0]] else sections[close[0]][0] or "NAME"
             hint = f" Did you mean '{close[0]}.{field}'?"
         self.error(f"unknown argument {word!r}.{hint}".rstrip(". "))
 

@@ -89,6 +89,7 @@ def test_negative_values_are_values(cli) -> None:
         (["--advantage", "per_turn"], ["write --advantage.name per_turn"]),
         (["--loss=gspo"], ["write --loss.name gspo"]),
         (["--loop", "3"], ["loop is a section of the recipe", "--loop.steps"]),
+        (["--rewards", "{a: 1}"], ["rewards is a section of the recipe", "--rewards.NAME"]),
         (["--los", "gspo"], ["Did you mean '--loss.name'?"]),
         (["--resume", "runs/none"], ["--env cannot be given with it"]),
     ],
