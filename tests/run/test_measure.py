@@ -12,6 +12,7 @@ from bare_gym import bare_gym
 from agentgym.env import Environment
 from agentgym.recipe import EvalConfig, Recipe
 from agentgym.run.evaluate import measure
+from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Episode, Outcome, Stop, Task
 
@@ -47,7 +48,7 @@ def test_every_evaluation_says_loudly_what_the_machine_cut_and_how_to_raise_the_
     recipe = Recipe(eval=EvalConfig(tasks=4, samples_per_task=1, scores_cuts=scores_cuts))
     gym = bare_gym(Counting(), recipe)
     with RunFolder.create(tmp_path, "one") as folder:
-        result = asyncio.run(measure(gym, SlowPlayer(), folder, recorder, step=3, name="step-000003"))
+        result = asyncio.run(measure(gym, SlowPlayer(), folder, recorder, Sinks(), step=3, name="step-000003"))
     said = [note for note in recorder.notes if note.startswith("CUT BY TIME: 2 of 4 episodes of step-000003")]
     assert (result.success, result.num_cut, len(said)) == ((0.5, 0, 0) if scores_cuts else (1.0, 2, 1))
     assert scores_cuts or "--rollout.generate_timeout_s 240" in said[0]
