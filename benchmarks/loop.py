@@ -127,10 +127,7 @@ def _begin(loop: TrainingLoop, phase: Phase) -> None:
         loop.generator = Unmoved(generator=loop.generator)
         loop.staleness_bound = sys.maxsize
         return
-    wider = replace(loop.config, max_staleness=phase.max_staleness)
-    for _ in range(wider.num_slots - loop.config.num_slots):
-        loop._slots.put_nowait(loop.generator.version)
-    loop.config = wider
+    loop.change(replace(loop.config, max_staleness=phase.max_staleness))
 
 
 def random_fields(folder: Path, tokens: int, engine: str, prompt_tokens: int = 0) -> list[str]:

@@ -151,7 +151,8 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
         if saves:
             await run.save(here(), wait=is_last or not config.checkpoint_in_background)
         loop.stopping = await run.answer_requests(here(), loop.held)
-        loop.change(run.config)
+        if run.config != config:
+            loop.change(run.config)
         run.release(here())
 
     loop = TrainingLoop(
