@@ -38,7 +38,6 @@ class ByteReader(Protocol):
 
     async def read(self, n: int = -1, /) -> bytes:
         """At most n bytes, as soon as there are some; b"" at the end."""
-        ...
 
 
 class ByteWriter(Protocol):
@@ -48,7 +47,6 @@ class ByteWriter(Protocol):
 
     async def drain(self) -> None:
         """Wait until the process has taken enough of what was written."""
-        ...
 
 
 Connect: TypeAlias = Callable[[str, Limits], AbstractAsyncContextManager[tuple[ByteReader, ByteWriter]]]

@@ -86,44 +86,36 @@ class Session(Contract, Protocol):
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run code in the session's Python, where names last; as at a prompt, the value of a last expression
         is printed. At the wall limit it is interrupted, which keeps the names, and killed when it goes on."""
-        ...
 
     @abstractmethod
     async def exec(
         self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", limits: Limits = DEFAULT_LIMITS
     ) -> RunResult:
         """Run a command: a string goes to `sh -c`. What it starts in the background lasts with the session."""
-        ...
 
     @abstractmethod
     async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
         """A regular file. Raises FileRefused for all else."""
-        ...
 
     @abstractmethod
     async def write(self, path: str, data: bytes) -> None:
         """Make or replace a regular file, and the folders above it. Raises FileRefused."""
-        ...
 
     @abstractmethod
     async def files(self, path: str = ".") -> tuple[FileInfo, ...]:
         """All below a folder, sorted by path; links and devices are left out. Raises FileRefused."""
-        ...
 
     @abstractmethod
     async def reset(self) -> None:
         """Makes the sandbox as new: no process, no name, no file is left."""
-        ...
 
     @abstractmethod
     async def snapshot(self) -> bytes:
         """The work folder as a tar archive of folders and regular files. Raises FileRefused when too large."""
-        ...
 
     @abstractmethod
     async def restore(self, snapshot: bytes) -> None:
         """Put a snapshot in place of all files; names and processes go. Raises FileRefused for a bad archive."""
-        ...
 
     async def forward(self, target: str) -> int:
         """Lead a port on 127.0.0.1, in the session, to one server of ours, while the session lasts; its number.
@@ -144,7 +136,6 @@ class Sandbox(Protocol):
     @abstractmethod
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run a program. Raises InfraError when the sandbox, not the program, failed."""
-        ...
 
     async def grade(self, request: GradeRequest) -> Verdict:
         """Judge a solution. Raises InfraError when the sandbox, not the solution, failed.
@@ -175,7 +166,6 @@ class SandboxBackend(Sandbox, Contract, Protocol):
     @abstractmethod
     async def probe(self) -> Capabilities:
         """What it enforces here. Raises SandboxUnavailable with the way to get it."""
-        ...
 
     @abstractmethod
     async def start(self) -> Self: ...
@@ -183,7 +173,6 @@ class SandboxBackend(Sandbox, Contract, Protocol):
     @abstractmethod
     async def close(self) -> None:
         """Leave nothing behind; safe to call twice."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start, named `sandbox/<what>_<unit>`; none unless it is overridden."""
@@ -204,11 +193,9 @@ class ImageBackend(Protocol):
 
     async def build(self, say: Callable[[str], None], *, pull: str | None = None) -> str:
         """Pull the image by digest, or build it from a Debian root file system; returns its id."""
-        ...
 
     async def clean(self, say: Callable[[str], None]) -> int:
         """Remove what dead owners left; returns how many containers that were."""
-        ...
 
 
 SandboxOptions: TypeAlias = dict[str, Any]
