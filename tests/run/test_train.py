@@ -203,10 +203,9 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
 
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(4)))
-    with lab.new_run(finished.recipe, "again") as folder:
-        again = asyncio.run(
-            evaluate(settle_sampling(replace(finished.recipe, model=model), folder.path, print), folder, lab.reporter())
-        )
+    recipe = replace(finished.longer(4), model=model)
+    with lab.new_run(recipe, "again") as folder:
+        again = asyncio.run(evaluate(settle_sampling(recipe, folder.path, print), folder, lab.reporter()))
     assert again.by_task == finished.result.last.by_task
     assert [one.episode.success for one in folder.read_episodes(0, evaluation=True)] == [x for [x] in again.by_task]
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
