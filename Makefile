@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # torchstore comes last and alone: its pins name older versions than it runs with
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
+NPM_AGENTS := .npm-agents
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
@@ -84,7 +85,6 @@ $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
 	@touch $@
 
-NPM_AGENTS := .npm-agents
 $(NPM_AGENTS)/.installed: tests/npm-agents.txt
 	@echo "setup: installing agent programs of npm into $(NPM_AGENTS)"
 	@npm install --silent --no-audit --no-fund --prefix $(NPM_AGENTS) $$(grep -v '^#' tests/npm-agents.txt)
