@@ -7,6 +7,7 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -213,7 +214,7 @@ FEWER = {"plan": ["--steps", "4"]}  # than its own, which take seconds for many 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.hostile] * (n == "plan")) for n in OWN])
 def test_the_examples_of_a_command_work(name: str, place: Path) -> None:
     for line in load_command(name).EXAMPLES.strip().splitlines():
-        check([*re.split(r"\s{3,}", line)[0].split(), *FEWER.get(name, [])], place)
+        check([*shlex.split(re.split(r"\s{3,}", line)[0]), *FEWER.get(name, [])], place)
 
 
 @pytest.mark.parametrize(
