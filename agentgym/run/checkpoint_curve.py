@@ -55,22 +55,23 @@ async def evaluate_checkpoints(settled: Settled, folder: RunFolder, reporter: Re
                     f"{folder.path} has an evaluation of step {step} with {other}, which this one would replace. "
                     f"Measure that checkpoint alone: agentgym eval {folder.path}/checkpoints/{checkpoint_name(step)}"
                 )
-        marks = {step: weights_mark(exported(folder, step)) for step in steps}
+        marks = {step: weights_mark(folder.checkpoint_dir(step) / "hf") for step in steps}
         todo = [step for step in steps if measured(folder, step, setup, marks[step]) is None]
         if len(todo) < len(steps):
             reporter.note(f"{len(steps) - len(todo)} of {len(steps)} checkpoints were measured before")
         sinks = await stack.enter_async_context(open_sinks(settled, folder.path, for_episodes=True))
         await stack.enter_async_context(swept())
-        logs = folder.path / "logs" / "evaluation"
+        logs = folder.path / "evaluation" / "logs"  # those of the training stay
+        logs.mkdir(parents=True, exist_ok=True)
         await stack.enter_async_context(watched(gym.activity, logs=logs))
         swaps = not settled.recipe.launcher.transport()
         for part in [todo] * bool(todo) if swaps else [[step] for step in todo]:
-            first = _settled_for(settled, exported(folder, part[0]), swaps=swaps)
+            first = _settled_for(settled, folder.checkpoint_dir(part[0]) / "hf", swaps=swaps)
             name = f"{folder.name}-evaluation"
             async with started_generators(first, reporter, name=name, log_dir=logs, activity=gym.activity) as generator:
                 for step in part:
                     if swaps and step:
-                        await generator.load_folder(step, exported(folder, step))
+                        await generator.load_folder(step, folder.checkpoint_dir(step) / "hf")
                     result = await measure(
                         gym,
                         gym.player(generator),
@@ -85,11 +86,6 @@ async def evaluate_checkpoints(settled: Settled, folder: RunFolder, reporter: Re
                     reporter.note(f"step {step}: {result.shown} ({steps.index(step) + 1} of {len(steps)})")
         points = (measured(folder, step, setup, marks[step]) for step in steps)
         return Curve(setup=setup, points=tuple(point for point in points if point is not None))
-
-
-def exported(folder: RunFolder, step: int) -> Path:
-    """The Hugging Face folder of a checkpoint."""
-    return folder.path / "checkpoints" / checkpoint_name(step) / "hf"
 
 
 def _settled_for(settled: Settled, model: Path, *, swaps: bool) -> Settled:

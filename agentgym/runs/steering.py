@@ -12,7 +12,6 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -124,16 +123,3 @@ class Steering:
             ):
                 text = str(record.get("text", ""))[:500]
                 self._found[name] = replace(self._found[name], state=state, step=step, text=text)
-
-
-def as_json(request: Request) -> Mapping[str, Any]:
-    return {
-        "id": request.id,
-        "action": request.action,
-        "setting": request.setting,
-        "value": request.value,
-        "time": request.time,
-        "state": request.state,
-        "step": request.step,
-        "text": request.text,
-    }

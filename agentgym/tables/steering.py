@@ -9,7 +9,7 @@ from typing import Any
 from agentgym.errors import InfraError, UserError
 from agentgym.runs.changes import read_changes
 from agentgym.runs.folder import RunStatus
-from agentgym.runs.steering import Steering, as_json
+from agentgym.runs.steering import Steering
 from agentgym.tables.changeable import changeable_json, checked
 from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
@@ -20,7 +20,7 @@ SHOWN = 50
 def steering(run: Run, *, able: bool) -> dict[str, Any]:
     """able: whether this server may steer at all. settings: those that may change, for a form."""
     reason = _why_not(run) if able else "this view only reads"
-    requests = [as_json(one) for one in Steering(run.path).read()]
+    requests = [asdict(one) for one in Steering(run.path).read()]
     changes = read_changes(run.path)
     return {
         "able": not reason,

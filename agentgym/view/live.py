@@ -14,7 +14,7 @@ from typing import Any
 
 from agentgym.runs.liveness import Liveness
 from agentgym.runs.metrics import Tail, parse_row
-from agentgym.runs.steering import Steering, as_json
+from agentgym.runs.steering import Steering
 from agentgym.tables.run import Run
 from agentgym.tables.summary import processes
 
@@ -73,7 +73,7 @@ def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str
     for line in events.lines()[0]:
         sent.append(_event("event", event_of(line.decode("utf-8", "replace")), metrics.offset))
     status, reason, _ = run.status()
-    requests = [as_json(one) for one in Steering(run.path).read()]
+    requests = [asdict(one) for one in Steering(run.path).read()]
     return sent, (status, reason), requests, processes(run)
 
 
