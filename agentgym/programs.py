@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ class Program:
     """One program that an agent starts, in a session of its own. `run` starts it once.
 
     argv: the program and its arguments; PATH finds it. folder: where it starts. environ: its variables besides `PATH`
-    and the like, see `tagged`. memory_mib: of each of its processes, kept by the kernel; 0 is no limit. output_mib:
-    MiB that it may write to both of its outputs together.
+    and the like, see `tagged`. stdin: a file that is its standard input; None is an empty one. memory_mib: of each of
+    its processes, kept by the kernel; 0 is no limit. output_mib: MiB that it may write to both of its outputs together.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class Program:
         *,
         folder: Path,
         environ: Mapping[str, str],
+        stdin: Path | None = None,
         memory_mib: int = 0,
         output_mib: int = 16,
     ) -> None:
         self.exit_code: int | None = None
         """As `subprocess` has it: -9 for what SIGKILL ended; None before the end."""
-        self._argv, self._folder = argv, folder
+        self._argv, self._folder, self._stdin = argv, folder, stdin
         self._environ, self._memory_mib, self._output_mib = environ, memory_mib, output_mib
         self._watch = _Watch(output_mib << 20)
 
@@ -74,19 +75,26 @@ class Program:
 
         However this ends, also cancelled, the program and everything that it started has ended before: its process
         group, and on Linux what left the group. Raises AgentFailed for what the program did wrong (exit, time_limit,
-        output_limit), InfraError when no process could be started.
+        output_limit, or arguments that the system does not take), InfraError when no process could be started.
         """
         tag, environ = tagged(self._environ)
         try:
-            transport, watch = await asyncio.get_running_loop().subprocess_exec(
-                lambda: self._watch,
-                *limited(self._argv, memory_mib=self._memory_mib),
-                cwd=self._folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C is ours to handle, and its group can be killed
-            )
+            with (self._stdin or Path(os.devnull)).open("rb") as stdin:
+                transport, watch = await asyncio.get_running_loop().subprocess_exec(
+                    lambda: self._watch,
+                    *limited(self._argv, memory_mib=self._memory_mib),
+                    cwd=self._folder,
+                    env=environ,
+                    stdin=stdin,
+                    start_new_session=True,  # so that a Ctrl-C is ours to handle, and its group can be killed
+                )
+        except ValueError as error:
+            raise AgentFailed("arguments", f"an argument or variable of it has a null character: {error}") from error
         except OSError as error:
+            if error.errno == errno.E2BIG:
+                longest = max(len(os.fsencode(word)) for word in self._argv)
+                message = f"its longest argument has {longest} bytes, too long for this system; give it as a file"
+                raise AgentFailed("arguments", message) from error
             raise InfraError(f"no process could be started for an agent: {error}") from error
         try:
             await self._until_ended(time_s)

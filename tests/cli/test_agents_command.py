@@ -46,5 +46,12 @@ def test_a_check_says_what_the_program_asked_for(cli):
 def test_a_check_of_a_program_that_fails_shows_what_it_wrote(cli):
     done = cli("agents", "check", "command", *argv("import sys; sys.exit('no key')"))
     assert done.code == 1 and "no key" in done.out and "'exit'" in done.out
-    done = cli("agents", "check", "comand")
-    assert done.code == 2 and "command" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["comand"], "command"), (["chat"], "starts no program"), (["command", *argv(""), "--seconds", "nan"], "nan")],
+)
+def test_what_cannot_be_checked_is_named(cli, words, says):
+    done = cli("agents", "check", *words)
+    assert done.code == 2 and says in done.err

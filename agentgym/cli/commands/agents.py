@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym.agents import Agent
+from agentgym.agents import Agent, Chat
 from agentgym.commands import run_until_stopped
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.components import SEAMS, component
 from agentgym.config import apply_overrides, build
 from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.rollout.config import RolloutConfig
 from agentgym.tables.environments import first_line
@@ -54,7 +56,11 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     registry = shell.plugins()
     if arguments.action is None:
         return _list(registry, shell, as_json=arguments.json)
+    if not 0 < arguments.seconds < math.inf:
+        raise UserError(f"--seconds {arguments.seconds:g}: give the seconds that the episode may take, more than 0")
     agent = _built(arguments.name, arguments.overrides, registry)
+    if isinstance(agent, Chat):
+        raise UserError(f"the agent {arguments.name!r} is the built-in loop, and starts no program; nothing to check")
     generator = ScriptedGenerator(["The word is ready.", "Done."])
     config = RolloutConfig(
         max_turns=MAX_TURNS, max_turn_tokens=MAX_TOKENS, max_episode_tokens=MAX_TOKENS, max_retries=0,

@@ -5,9 +5,7 @@ A program's settings are written into its empty home; its telemetry, updates and
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from agentgym.agents import AgentContext
+from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
+from agentgym.programs import Program
 from agentgym.types import Json
-from agentgym_plugins.agents.command import StartedProgram, whole_path
+from agentgym_plugins.agents.command import StartedProgram, arguments_of, whole_path
 
 VERSION_S = 60.0
-TASK = "{instructions}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +29,12 @@ class CliAgent(StartedProgram):
     package: ClassVar[str]
     """On npm, with the version that was tested."""
     continues: ClassVar[Sequence[str]]
-    """Words that have it go on with its last conversation, before the prompt."""
+    """Words that have it go on with its last conversation."""
 
     program: str
     """The program: its name on PATH, or its path."""
     flags: tuple[str, ...] = ()
-    """More of its own options, before the prompt."""
+    """More of its own options."""
     context_tokens: int = 32_000
     """At how many tokens of a conversation it compacts it; give what rollout.max_episode_tokens leaves."""
     memory_mib: int = 0
@@ -52,8 +50,12 @@ class CliAgent(StartedProgram):
         """The options with which it asks nobody and ends by itself, a subcommand before them."""
 
     def words(self, *, again: bool) -> Sequence[str]:
-        went_on = self.continues if again else ()
-        return (whole_path(self.program), *self.options(), *self.flags, *went_on, "--", "{prompt}" if again else TASK)
+        return whole_path(self.program), *self.options(), *self.flags, *(self.continues if again else ())
+
+    def stdin(self, context: AgentContext, *, again: bool) -> str:
+        """The prompt, which may be longer than an argument, and begin as an option does."""
+        [prompt] = arguments_of(["{prompt}" if again else "{instructions}"], context, "", "", "")
+        return prompt
 
     async def check(self) -> None:
         """Raises UserError for a program that is missing or does not start."""
@@ -66,24 +68,12 @@ class CliAgent(StartedProgram):
 
     async def version(self) -> str:
         """What the program says of its version. Raises UserError where it does not start."""
-        process = await asyncio.create_subprocess_exec(
-            whole_path(self.program),
-            "--version",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent", **self.environ},
-        )
+        environ = {"HOME": "/nonexistent", **self.environ}
+        program = Program((whole_path(self.program), "--version"), folder=Path("/"), environ=environ, output_mib=1)
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), VERSION_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise UserError(f"`{self.program} --version` did not end within {VERSION_S:g} s") from None
-        said = output.decode("utf-8", "replace").strip()
-        if process.returncode:
-            raise UserError(f"`{self.program} --version` ended with {process.returncode}: {said[-500:]}")
-        return said
+            return (await program.run(VERSION_S)).strip()
+        except AgentFailed as error:
+            raise UserError(f"`{self.program} --version`: {error.message}{program.output[-500:]}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +89,11 @@ class ClaudeCode(CliAgent):
 
     def options(self) -> Sequence[str]:
         return "-p", *(["--bare"] if self.bare else []), "--permission-mode", "bypassPermissions"
+
+    def stdin(self, context: AgentContext, *, again: bool) -> str:
+        """With a line before a slash, or it is a command that the program answers without the policy."""
+        prompt = super().stdin(context, again=again)
+        return f"\n{prompt}" if prompt.startswith("/") else prompt
 
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         least = 100_000  # it takes no smaller one, and compacts when the endpoint refuses a prompt as too long
@@ -118,7 +113,7 @@ class Codex(CliAgent):
     """OpenAI's Codex, with its tools for commands; sub-agents, goals and search on the web are off."""
 
     package = "@openai/codex@0.171.0"
-    continues = ("resume", "--last")
+    continues = ("resume", "--last", "-")
 
     program: str = "codex"
 
@@ -159,10 +154,6 @@ class OpenCode(CliAgent):
     def options(self) -> Sequence[str]:
         return "run", "-m", "endpoint/{model}", "--title", "task"
 
-    def split(self, argv: Sequence[str]) -> Sequence[str]:
-        """Word by word: it puts an argument with spaces into quotes, and joins all by spaces."""
-        return *argv[:-1], *argv[-1].split(" ")
-
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         limit = {"context": self.context_tokens, "output": self.context_tokens // 4}
         provider: dict[str, Json] = {
@@ -192,11 +183,6 @@ class QwenCode(CliAgent):
 
     def options(self) -> Sequence[str]:
         return "--yolo", "--auth-type", "openai"
-
-    def words(self, *, again: bool) -> Sequence[str]:
-        went_on = self.continues if again else ()
-        prompt = "{prompt}" if again else TASK
-        return (whole_path(self.program), *self.options(), *self.flags, *went_on, f"--prompt={prompt}")
 
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         settings = {

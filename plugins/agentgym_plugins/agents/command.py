@@ -66,9 +66,9 @@ class StartedProgram(Agent):
         """The program and its arguments, with placeholders. again: the environment has answered its last answer."""
         raise NotImplementedError
 
-    def split(self, argv: Sequence[str]) -> Sequence[str]:
-        """The arguments as the program is started with them."""
-        return argv
+    def stdin(self, context: AgentContext, *, again: bool) -> str:
+        """What it reads from standard input."""
+        return ""
 
     def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
         """Its own environment variables. home: its HOME, in which its settings can be written."""
@@ -95,17 +95,19 @@ class StartedProgram(Agent):
 
     async def _run(self, context: AgentContext, folder: Path, *, again: bool) -> str:
         """Start it once, and wait for its end; returns its answer."""
-        work, home, task = folder / "work", folder / "home", folder / "task.json"
+        work, home, task, stdin = (folder / name for name in ("work", "home", "task.json", "stdin.txt"))
         work.mkdir(exist_ok=True)
         home.mkdir(exist_ok=True)
         given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
         task.write_text(json.dumps(given), encoding="utf-8")
         variables = await asyncio.to_thread(self.variables, context, home)
         shared = environ_of(context, context.url, str(task))
+        stdin.write_text(self.stdin(context, again=again), encoding="utf-8", errors="replace")
         program = Program(
-            self.split(arguments_of(self.words(again=again), context, context.url, str(task), str(work))),
+            arguments_of(self.words(again=again), context, context.url, str(task), str(work)),
             folder=work,
             environ={"HOME": str(home), **shared, **variables, **self.environ},
+            stdin=stdin,
             memory_mib=self.memory_mib,
             output_mib=self.output_mib,
         )

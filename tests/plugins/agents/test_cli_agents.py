@@ -44,6 +44,7 @@ class TwoQuestions(Environment[None]):
         return None
 
     async def reply(self, context):
+        context.info.setdefault("heard", []).append(context.messages[-1]["content"])
         context.info["success"] = context.messages[-1]["content"] == "Once more."
         if context.turn == 2:
             return Reply(done=True)
@@ -77,7 +78,22 @@ async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_pa
     with pytest.raises(UserError, match=f"no program 'no-such'; `npm install -g {kind.package}`"):
         await kind(program="no-such").check()
     broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\necho no node here; exit 3\n")
+    broken.write_text("#!/bin/sh\necho no node here; sleep 100 & exit 3\n")  # what it left holds its output open
     broken.chmod(0o755)
-    with pytest.raises(UserError, match=r"broken --version` ended with 3: no node here"):
+    with pytest.raises(UserError, match=r"broken --version`: it exited with 3; it wrote: no node here"):
         await kind(program=str(broken)).check()
+    broken.write_text("of another machine")
+    with pytest.raises(UserError, match=r"broken --version`: .*cannot be started: .*Exec format error"):
+        await kind(program=str(broken)).check()
+
+
+@pytest.mark.parametrize("kind", [ClaudeCode, Codex, OpenCode, QwenCode])
+async def test_a_prompt_may_be_longer_than_an_argument_and_begin_as_an_option_or_command(kind, tmp_path):
+    reader = tmp_path / "reader"
+    reader.write_text("#!/bin/sh\nexec cat\n")
+    reader.chmod(0o755)
+    asked = "/help --help \0 {key} '\"$HOME" + 200_000 * "x"
+    task = Task(task_id="t", prompt=({"role": "user", "content": asked},))
+    episode = await play_agent(kind(program=str(reader)), TwoQuestions(), [], task=task)
+    first, second = episode.info["heard"]
+    assert first.strip() == asked and second == "-- And once more?"
