@@ -62,14 +62,21 @@ def check_call(function: object, num_arguments: int, what: str) -> None:
 @functools.lru_cache(maxsize=512)
 def _problems(found: type, base: type) -> tuple[str, ...]:
     problems = tuple(_found_in(found, base))
-    for name, meant in () if problems else _misspelt(found, base):
-        log.warning("%s has a method `%s`, which nothing calls; did you mean `%s`?", _shown(found), name, meant)
+    if not problems:
+        warn_misspelt(found, base)
     return problems
 
 
+@functools.lru_cache(maxsize=512)
+def warn_misspelt(found: type, base: type) -> None:
+    """Warn once of methods that may be meant for one of `base` that a class can leave out."""
+    for name, meant in _misspelt(found, base):
+        log.warning("%s has a method `%s`, which nothing calls; did you mean `%s`?", _shown(found), name, meant)
+
+
 def _misspelt(found: type, base: type) -> Iterator[tuple[str, str]]:
-    """Methods of a subclass that it does not use itself, each with the method of its base that may be meant."""
-    bodies = [vars(one) for one in found.__mro__ if base in one.__mro__ and one is not base]
+    """Methods of a class that it does not use itself, each with the method of `base` that may be meant."""
+    bodies = [vars(one) for one in found.__mro__ if one not in base.__mro__]
     own = {name: value for body in bodies for name, value in body.items() if inspect.isfunction(value)}
     used = {name for function in own.values() for name in function.__code__.co_names}
     for name in own.keys() - _members(base).keys() - used:

@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar, cast
 import pluggy
 
 from agentgym.components import SEAMS, ComponentKind, find
-from agentgym.contracts import ContractError, check_made
+from agentgym.contracts import ContractError, check_made, warn_misspelt
 from agentgym.env import Environment
 from agentgym.errors import UserError, nearest
 from agentgym.hook_specs import GROUP as GROUP
@@ -36,7 +36,7 @@ from agentgym.import_path import import_class, import_object, is_import_path
 from agentgym.plugin_errors import blamed, detail_of
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
-from agentgym.sinks import MetricSink
+from agentgym.sinks import EpisodeSink, MetricSink
 from agentgym.stability import ATTRIBUTE, built_for, stated_by
 
 log = logging.getLogger(__name__)
@@ -174,6 +174,10 @@ class PluginRegistry:
 
     def sandbox(self, name: str) -> SandboxPlugin:
         """The sandbox by name. Its `create` raises UserError, with the plugin, for a backend that is incomplete."""
+        if is_import_path(name):
+            known = nearest(name, self.names("sandboxes"))
+            advice = "its plugin gives it a name: agentgym new NAME --template sandbox"
+            raise UserError(f"a sandbox is chosen by its name, not by the import path {name!r}; {advice}.{known}")
         return self._sandbox(name, self._offer("sandboxes", name))
 
     def _sandbox(self, name: str, offer: Offer) -> SandboxPlugin:
@@ -204,7 +208,9 @@ class PluginRegistry:
 
         def make() -> MetricSink:
             with blamed("sink", factory, name):
-                return _made(factory, MetricSink, f"sink {name!r}", record)
+                made = _made(factory, MetricSink, f"sink {name!r}", record)
+            warn_misspelt(type(made), EpisodeSink)
+            return made
 
         return make
 
@@ -368,7 +374,8 @@ def _made(make: Callable[[], Made], base: type, what: str, record: PluginRecord 
 
 
 def _is_sink(thing: object) -> bool:
-    return isinstance(thing, type) and all(hasattr(thing, name) for name in ("open", "log", "close"))
+    """Also a class that lacks one method, which `check_made` names."""
+    return isinstance(thing, type) and sum(hasattr(thing, name) for name in ("open", "log", "close")) >= 2
 
 
 def _is_reward(thing: object) -> bool:

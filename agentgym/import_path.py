@@ -34,7 +34,13 @@ def import_object(
     does not have or that does not fit; it lists the names that do.
     """
     module_name, colon, name = path.partition(":")
-    of_file = local and module_name.endswith(".py")
+    if module_name.endswith(".py") and not local:
+        file = Path(module_name)
+        raise UserError(
+            f"{path!r} is a file, and each process of a run has to import its module: "
+            f"write {file.stem}:{name or 'NAME'}, and set PYTHONPATH={file.parent}"
+        )
+    of_file = module_name.endswith(".py")
     parts = (name,) if of_file else (*module_name.split("."), name)
     if not (of_file and not name) and not (colon and all(part.isidentifier() for part in parts)):
         forms = "package.module:Name or my_file.py:Name" if local else "package.module:Name"

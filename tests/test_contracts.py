@@ -109,6 +109,20 @@ def test_a_sink_without_a_method_is_refused_with_its_plugin_and_one_that_inherit
         type("Inherits", (MetricSink,), {"open": DuckTyped.open, "close": _plain})()
 
 
+class Sink:
+    def open(self, run_dir: str, config: object) -> None: ...
+    def log(self, step: int, metrics: object) -> None: ...
+    def log_episode(self, played: object) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_sink_whose_method_for_episodes_is_misspelt_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for kind in (Sink, type("Inherits", (Sink, MetricSink), {})):
+        caplog.clear()
+        registry_of(sinks={"file": kind}).sink("file")()
+        assert "`log_episode`, which nothing calls; did you mean `log_episodes`?" in caplog.text
+
+
 class Renamed(Environment):
     def task(self, split: str, seed: int = 0) -> None: ...
 

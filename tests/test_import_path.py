@@ -33,6 +33,10 @@ def plain(episode):
     return 1.0
 
 LIMIT = 5
+
+class Unclosed:
+    def open(self, run_dir, config): ...
+    def log(self, step, metrics): ...
 """
 
 
@@ -111,3 +115,21 @@ def test_a_reward_is_a_function(path: str) -> None:
 def test_the_old_name_of_a_package_names_the_new_one() -> None:
     with pytest.raises(UserError, match=r"agentgym\.jobs is now agentgym\.run"):
         import_object("agentgym.jobs.services:Services")
+
+
+@pytest.mark.parametrize("path", ["my_env.py:Half", "deep/my_env.py:Half"])
+def test_a_file_as_a_component_is_told_how_its_module_is_named(path: str) -> None:
+    """Whether Python looks in its folder or not: `my_env.py` is a submodule of `my_env` to the machinery of imports."""
+    sys.path.append(".")
+    with pytest.raises(UserError, match=rf"write my_env:Half, and set PYTHONPATH={Path(path).parent}$"):
+        PluginRegistry([]).component("advantages", path)
+
+
+def test_a_sink_of_a_file_that_lacks_a_method_names_it() -> None:
+    with pytest.raises(UserError, match=r"sink 'my_env.py:Unclosed' is not a complete .*it does not define `close`"):
+        PluginRegistry([]).sink("my_env.py:Unclosed")()
+
+
+def test_a_sandbox_of_a_file_is_told_that_it_needs_a_name() -> None:
+    with pytest.raises(UserError, match=r"by its name, not by the import path 'my_env.py:Box'.*--template sandbox"):
+        PluginRegistry([]).sandbox("my_env.py:Box")

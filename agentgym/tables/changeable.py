@@ -49,9 +49,13 @@ def changeable(key: str) -> Changeable:
             return one
     known = [one.key for one in TABLE]
     hint = nearest(key, known).partition(" Available")[0]
+    these = ", ".join(known)
+    section = key.partition(".")[0]
+    if section in SECTIONS and key not in {one.key for one in describe(SECTIONS[section], f"{section}.")}:
+        raise UserError(f"there is no setting {key[:100]!r}.{hint} These can change: {these}.")
     raise UserError(
-        f"{key[:100]!r} can't change while a run goes on.{hint} These can: {', '.join(known)}. For another, stop the "
-        f"run and continue it: agentgym train --resume RUN --{key[:100] or 'section.field'} VALUE"
+        f"{key[:100]!r} can't change while a run goes on. These can: {these}. For another, stop the run and "
+        f"continue it: agentgym train --resume RUN --{key[:100] or 'section.field'} VALUE"
     )
 
 

@@ -326,7 +326,8 @@ def test_a_run_is_steered_by_settings_and_actions_and_a_mistake_asks_for_nothing
     folder = RunFolder.open(run_dir, for_writing=True)
     for words, said in (
         (["loop.eval_every=3", "stopp"], "can't be asked for 'stopp'. Did you mean 'stop'?"),
-        (["loop.group_size=4"], "'loop.group_size' can't change while a run goes on"),
+        (["loop.group_size=4"], "'loop.group_size' can't change while a run goes on. These can: "),
+        (["optimizer.rl=1"], "there is no setting 'optimizer.rl'. Did you mean 'optimizer.lr'? These can change: "),
         (["loop.eval_every"], "To change it: loop.eval_every=VALUE"),
     ):
         refused = cli("runs", "steer", run_dir, *words)
