@@ -21,6 +21,7 @@ from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.service import GeneratorService, PublisherLost
+from agentgym.plugin_errors import PluginError
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.select import TorchStoreConfig
 
@@ -276,7 +277,7 @@ async def test_a_cancelled_call_frees_its_place_in_the_engine(fleet) -> None:
 
 async def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(fleet) -> None:
     async with no_child_left():
-        with pytest.raises(ValueError, match="no such model"):
+        with pytest.raises(PluginError, match="raised ValueError: no such model"):
             async with fleet(Scripted(start_error="no such model"), launcher=LocalLauncher()):
                 pass
 

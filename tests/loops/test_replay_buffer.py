@@ -154,5 +154,5 @@ def test_a_policy_that_does_not_exist_is_answered_with_the_nearest():
     ],
 )
 def test_an_import_from_an_old_place_names_the_new_one(old, new):
-    with pytest.raises(ImportError, match=f"{old} is now {new};"):
+    with pytest.raises(ImportError, match=f"{old} is now {new}$"):
         importlib.import_module(old)

@@ -80,7 +80,7 @@ async def test_what_takes_memory_beside_torch_is_no_lost_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = str(await broken_step(setup(tmp_path, Hungry(how="driver")), monkeypatch))
-    assert "out of memory on the GPU: CUDA error: out of memory" in said
+    assert "is out of memory on the GPU: the loss " in said and "CUDA error: out of memory" in said
 
 
 async def test_a_host_that_is_full_is_reported_with_what_this_process_holds(
