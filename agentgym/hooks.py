@@ -319,23 +319,23 @@ class PluginRegistry:
     def _check_names(self, plugin: object) -> None:
         for caller in self._manager.get_hookcallers(plugin) or ():
             if not caller.has_spec() and not all(one.optionalhook for one in caller.get_hookimpls()):
-                raise TypeError(f"there is no hook {caller.name!r}.{nearest(caller.name, NOUNS)}")
+                raise ContractError(f"there is no hook {caller.name!r}.{nearest(caller.name, NOUNS)}")
         if not self._manager.get_hookcallers(plugin):
             for name in NOUNS:
                 if inspect.isfunction(getattr(plugin, name, None)):
-                    raise TypeError(f"the function {name!r} is not marked as a hook; write @hookimpl above it")
+                    raise ContractError(f"the function {name!r} is not marked as a hook; write @hookimpl above it")
 
     def _call(self, plugin: object, kind: Kind) -> Mapping[str, Provided]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
         caller = self._manager.subset_hook_caller(kind, others)
         results = caller()
         if len(results) < len(caller.get_hookimpls()):  # pluggy drops None
-            raise TypeError(f"hook {kind} returned None; return a mapping of names")
+            raise ContractError(f"hook {kind} returned None; return a mapping of names")
         return {name: thing for result in results for name, thing in checked(kind, result).items()}
 
     def _mark_failed(self, record: PluginRecord, error: BaseException, stated: object = None) -> None:
         record.status = PluginStatus.FAILED
-        refused = isinstance(error, ContractError)  # by us: its text says all, and the traceback is ours
+        refused = isinstance(error, UserError)  # its text says all, and the traceback is ours
         record.error = str(error) if refused else f"{type(error).__name__}: {detail_of(error)}"
         try:
             built = built_for(stated, record.distribution)

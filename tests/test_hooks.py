@@ -50,6 +50,7 @@ BROKEN = {
         "reward 'a' calls itself 'b'; give it one name",
     ),
 }
+REFUSED = ("misspelt", "unmarked", "newer", "no_version", "forgot")  # by us: a traceback would show our code alone
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_asking_for_a_broken_plugin_names_its_distribution_and_the_cause(name: s
     with pytest.raises(UserError) as raised:
         registry.environment(name)
     assert f"the plugin '{name}' of bad-things 1.2 could not be loaded" in str(raised.value)
-    assert message in str(raised.value) and "Traceback" in str(raised.value)
+    assert message in str(raised.value) and ("Traceback" in str(raised.value)) == (name not in REFUSED)
 
 
 def test_a_missing_attribute_and_a_malformed_entry_point_are_recorded(install: Install) -> None:

@@ -179,15 +179,16 @@ def _check_serves(
     able = [name for name, plugin in others.items() if _serves(guarded(plugin.create({})), specs)]
     given = f" with the options {options}" if options else ""
     raise UserError(
-        f"sandbox {backend.name!r}{given} can't serve these tasks, which need {_needs(spec)}; "
+        f"sandbox {backend.name!r}{given} can't serve these tasks, which need {_needs(spec, backend)}; "
         f"{'change the options, or ' if options else ''}take one of: {', '.join(able) or '(none is installed)'}"
     )
 
 
-def _needs(spec: SandboxSpec) -> str:
+def _needs(spec: SandboxSpec, backend: SandboxBackend) -> str:
     needs = ["a session"] if spec.session else []
     needs += [f"the image {spec.image!r}"] if spec.image is not None else []
-    needs += [] if spec.allow_interpreters else ["all of Python"]
+    if backend.name not in spec.allow_interpreters:
+        needs.append("Python" if spec.allow_interpreters else "all of Python")
     return ", ".join([*needs, f"{spec.memory_mib} MiB"])
 
 
