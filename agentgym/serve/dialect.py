@@ -17,7 +17,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class Asked:
     """One request, read. model: as the caller names it. usage: in a last chunk of its own. thoughts: are shown.
 
-    namespaces: of tools, by which their names begin.
+    namespaces: the namespace of each tool that has one, by its name with it.
     """
 
     request: CallRequest
@@ -25,7 +25,7 @@ class Asked:
     stream: bool = False
     usage: bool = True
     thoughts: bool = True
-    namespaces: tuple[str, ...] = ()
+    namespaces: Mapping[str, str] = field(default_factory=dict)
     shown: Mapping[str, Json] = field(default_factory=dict)  # what the answer repeats of the request
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,11 +67,7 @@ class Responses:
         shown |= {"metadata": body.get("metadata") or {}, "parallel_tool_calls": True}
         model = as_text(body.get("model"), "model")
         return Asked(
-            request=request,
-            model=model,
-            stream=as_flag(body, "stream"),
-            shown=shown,
-            namespaces=tuple(found.namespaces),
+            request=request, model=model, stream=as_flag(body, "stream"), shown=shown, namespaces=found.namespaces
         )
 
     def answer(self, asked: Asked, answer: CallAnswer, made: Made) -> Json:
@@ -162,10 +158,14 @@ def _read_call(path: str, item: Mapping[str, Json]) -> dict[str, Json]:
 
 @dataclass(slots=True)
 class _Tools:
-    """tools: those that the caller runs, whose names have their namespace. hosted: those that a vendor would run."""
+    """tools: those that the caller runs, whose names have their namespace. hosted: those that a vendor would run.
+
+    namespaces: the namespace of each tool that has one, by its name with it.
+    """
 
     tools: list[Schema] = field(default_factory=list)
-    namespaces: list[str] = field(default_factory=list)
+    namespaces: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
     hosted: list[str] = field(default_factory=list)
 
 
@@ -176,13 +176,13 @@ def _read_tools(body: Mapping[str, Json]) -> _Tools:
         if tool.get("type") != "namespace":
             _read_tool(found, path, tool, None)
             continue
-        found.namespaces.append(as_text(tool.get("name"), f"{path}.name"))
+        namespace = as_text(tool.get("name"), f"{path}.name")
         for inner_path, inner in objects(tool.get("tools") or [], f"{path}.tools"):
-            _read_tool(found, inner_path, inner, tool["name"])
+            _read_tool(found, inner_path, inner, namespace)
     return found
 
 
-def _read_tool(found: _Tools, path: str, tool: Mapping[str, Json], namespace: Json) -> None:
+def _read_tool(found: _Tools, path: str, tool: Mapping[str, Json], namespace: str | None) -> None:
     kind = tool.get("type")
     if str(kind).startswith(_HOSTED):
         found.hosted.append(f"tool {kind}")
@@ -191,6 +191,11 @@ def _read_tool(found: _Tools, path: str, tool: Mapping[str, Json], namespace: Js
         refuse(f"{json.dumps(kind)[:80]} is not supported; give function", f"{path}.type")
     name = _joined_name(namespace, as_text(tool.get("name"), f"{path}.name"), path)
     found.tools.append(function_schema(name, tool.get("description"), tool.get("parameters"), path))
+    if name in found.names:
+        refuse(f"{name!r} is the name of two tools, so a call of it would be ambiguous", f"{path}.name")
+    found.names.add(name)
+    if namespace is not None:
+        found.namespaces[name] = namespace
 
 
 def _joined_name(namespace: Json, name: str, path: str) -> str:
@@ -198,12 +203,10 @@ def _joined_name(namespace: Json, name: str, path: str) -> str:
     return name if namespace is None else f"{as_text(namespace, f'{path}.namespace')}.{name}"
 
 
-def _in_namespace(name: str, namespaces: Sequence[str]) -> dict[str, Json]:
+def _in_namespace(name: str, namespaces: Mapping[str, str]) -> dict[str, Json]:
     """A call's name as the caller gave it."""
-    for one in namespaces:
-        if name.startswith(f"{one}."):
-            return {"name": name.removeprefix(f"{one}."), "namespace": one}
-    return {"name": name}
+    namespace = namespaces.get(name)
+    return {"name": name} if namespace is None else {"name": name.removeprefix(f"{namespace}."), "namespace": namespace}
 
 
 def _items(asked: Asked, answer: CallAnswer, made: Made) -> list[dict[str, Any]]:

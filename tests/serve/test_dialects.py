@@ -338,6 +338,18 @@ def test_tools_of_a_namespace_are_offered_flat_and_called_in_it() -> None:
     assert [(call["name"], call.get("namespace")) for call in calls] == [("add", "sums"), ("b", None)]
 
 
+def test_a_call_is_of_the_tool_that_has_the_whole_name_and_names_are_unique() -> None:
+    inner = [{"type": "function", **FUNCTION}]
+    namespaces = [{"type": "namespace", "name": name, "tools": inner} for name in ("sums", "sums.more")]
+    body = {"model": "m", "input": "hi", "tools": [*namespaces, {"type": "function", **FUNCTION, "name": "sums.b"}]}
+    answer = said("", calls=(ToolCall("sums.more.add", {}, "c1"), ToolCall("sums.b", {}, "c2")), finish="tool_calls")
+    calls = RESPONSES.answer(RESPONSES.read(body), answer, MADE)["output"]
+    assert [(call["name"], call.get("namespace")) for call in calls] == [("add", "sums.more"), ("sums.b", None)]
+    body["tools"].append({"type": "function", **FUNCTION, "name": "sums.add"})
+    with pytest.raises(CallRefused, match=r"tools\[3\].name: 'sums.add' is the name of two tools"):
+        RESPONSES.read(body)
+
+
 def test_a_handler_may_allow_to_drop_what_cannot_be_honoured() -> None:
     body = {**MESSAGES_BODY, "output_config": {"effort": "low", "format": {"type": "json_schema"}}, "mcp_servers": [{}]}
     with pytest.raises(CallRefused, match="mcp_servers"):
