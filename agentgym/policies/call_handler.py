@@ -69,3 +69,8 @@ class CallHandler(Protocol):
 
     async def call(self, request: CallRequest) -> CallAnswer:
         """Raises CallRefused. Cancelled when the client went away: then nothing is recorded."""
+
+
+def too_long(num_tokens: int, most: int, what: str) -> str:
+    """The refusal of a prompt, from which Claude Code reads how much of a conversation it leaves out to compact it."""
+    return f"the prompt has {num_tokens} tokens > {most} maximum, {what}"

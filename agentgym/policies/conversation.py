@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from agentgym.policies.call_handler import CallAnswer, CallHandler, CallRefused, CallRequest
+from agentgym.policies.call_handler import CallAnswer, CallHandler, CallRefused, CallRequest, too_long
 from agentgym.policies.free_handler import FreeHandler
 from agentgym.policies.normal_form import Heard, heard, joined, spoken_key, tools_key
 from agentgym.policies.prompting import prompt_ids, understood
@@ -160,9 +160,7 @@ class EpisodeHandler:
         ids = prompt_ids(self._renderer, branch_point, tools)
         room = config.max_episode_tokens - len(ids)
         if room < 1:
-            self._too_long = (
-                f"the prompt has {len(ids)} tokens, rollout.max_episode_tokens is {config.max_episode_tokens}"
-            )
+            self._too_long = too_long(len(ids), config.max_episode_tokens, "rollout.max_episode_tokens")
             raise CallRefused("context_length", self._too_long, param="messages")
         own = min(room, config.max_turn_tokens)
         most = min(own, request.max_tokens or own)

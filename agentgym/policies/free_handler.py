@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from agentgym.errors import InfraError, UserError
-from agentgym.policies.call_handler import CallAnswer, CallRefused, CallRequest
+from agentgym.policies.call_handler import CallAnswer, CallRefused, CallRequest, too_long
 from agentgym.policies.prompting import understood
 from agentgym.policies.reading import answer_of, read_turn
 from agentgym.rollout.generator import Generator
@@ -32,7 +32,7 @@ class FreeHandler:
         ids = self._prompt(request)
         room = self._max_tokens - len(ids)
         if room < 1:
-            message = f"the prompt has {len(ids)} tokens; the model takes {self._max_tokens} with its answer"
+            message = too_long(len(ids), self._max_tokens, "what the model takes with its answer")
             raise CallRefused("context_length", message, param="messages")
         sampling = self._sampling(request, min(room, request.max_tokens or room))
         try:

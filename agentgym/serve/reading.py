@@ -152,7 +152,7 @@ def read_text(value: Json, param: str, kinds: frozenset[str]) -> str:
         kind = part.get("type")
         if kind == "refusal":
             texts.append(as_text(part.get("refusal"), f"{path}.refusal"))
-        elif kind in kinds:
+        elif isinstance(kind, str) and kind in kinds:
             texts.append(as_text(part.get("text"), f"{path}.text"))
         else:
             refuse(

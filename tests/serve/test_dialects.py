@@ -6,7 +6,7 @@ import json
 
 import pytest
 from handlers import CALLS, said
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentgym.policies.conversation import CallRefused
@@ -199,6 +199,7 @@ FIELDS = ["tools", "tool_choice", "stop", "stop_sequences", "system", "instructi
 BODIES = {CHAT: CHAT_BODY, RESPONSES: RESPONSES_BODY, MESSAGES: MESSAGES_BODY}
 
 
+@example(dialect=MESSAGES, name="system", value=[{"type": []}])
 @given(dialect=st.sampled_from(list(BODIES)), name=st.sampled_from(["messages", "input", *FIELDS]), value=JSON)
 def test_no_json_makes_a_dialect_fail_otherwise_than_by_refusing(dialect, name, value) -> None:
     try:
