@@ -157,7 +157,7 @@ def find(kind: ComponentKind, name: str) -> type:
     parameters = vars(found).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
         raise UserError(
-            f"{path!r} has no settings: a {seam.noun}'s fields are its settings, so write "
+            f"{path!r} has no settings: the fields of its class are, so write "
             f"@dataclass(frozen=True, kw_only=True) above `class {found.__name__}`"
         )
     if "name" in field_types(found):

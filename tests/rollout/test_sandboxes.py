@@ -157,8 +157,8 @@ async def test_a_named_sandbox_that_lacks_what_the_tasks_need_names_those_that_h
     assert backend is not None and backend.name == "light"
     with pytest.raises(UserError, match=r"need a session, 512 MiB; take one of: heavy, light$"):
         await choose(SMALL, heavy(), light(), tasks=tasks, name="small")
-    with pytest.raises(UserError, match=r"which need Python, 512 MiB; take one of: "):
-        other = (task(allow_interpreters=("tiny",)),)
+    with pytest.raises(UserError, match=r"which need a session, Python, 512 MiB; take one of: "):
+        other = (task(session=True, allow_interpreters=("tiny",)),)
         await choose(SMALL, heavy(), light(), tasks=other, name="small")
 
 
