@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from traceback import walk_tb
 from typing import Any, Self, TypeVar, cast
 
-from agentgym.contracts import check_made
+from agentgym.contracts import ContractError, check_made
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.plugin_errors import PluginError, plugin_error
@@ -122,6 +122,8 @@ async def _choose_any(
                 _check_serves(backend, specs, options, registry)
             able = await _probed(backend)
         except (SandboxUnavailable, UserError, PluginError) as error:
+            if plugin.interpreter and isinstance(error, ContractError | PluginError):
+                raise  # what the tasks allow by name is their own, and another would run them as something else
             reasons.append(f"{name}: {error}")
             continue
         if not able.isolated:

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 import pytest
 
 from agentgym import hookimpl
+from agentgym.contracts import ContractError
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
@@ -275,6 +276,21 @@ async def test_tasks_that_are_graded_are_refused_where_code_is_only_run_and_thos
 async def test_a_backend_that_says_it_grades_and_cannot_is_refused() -> None:
     with pytest.raises(UserError, match=r"'runs' has no method `grade`, and its Capabilities say that it grades"):
         await choose(running("runs", grades=True), name="runs")
+
+
+def half_written(options: SandboxOptions) -> SandboxBackend:
+    raise ContractError("`def run` is awaited")
+
+
+@pytest.mark.parametrize("interpreter", [False, True])
+async def test_a_half_written_sandbox_is_passed_over_unless_the_tasks_were_written_for_it(interpreter: bool) -> None:
+    broken = ("small", SandboxPlugin(create=half_written, auto_rank=0, interpreter=interpreter))
+    if interpreter:
+        with pytest.raises(ContractError, match="`def run` is awaited"):
+            await choose(broken, heavy())
+    else:
+        backend, said = await choose(broken, heavy())
+        assert backend is not None and backend.name == "heavy" and "`def run` is awaited" in said
 
 
 class Silent(FakeSandbox):

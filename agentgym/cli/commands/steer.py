@@ -39,7 +39,7 @@ TAKES_OVERRIDES = False
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's folder")
-    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"SETTING=VALUE, {', '.join(ASKED)}")
+    parser.add_argument("what", nargs="*", metavar="WHAT", default=[], help=f"SETTING=VALUE, {', '.join(ASKED)}")
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="S", help="wait up to S seconds for the run's answers"
     )
