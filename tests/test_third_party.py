@@ -72,6 +72,7 @@ def test_its_tool_format_is_proved_and_its_agent_is_checked_as_ours_are(installe
     assert "works             True" in installed.agentgym("agents", "check", "drafts")
 
 
+@pytest.mark.hostile
 def test_what_it_brings_trains_together(installed: Installed) -> None:
     settings = {
         "--sandbox.name": "plain",
@@ -107,8 +108,8 @@ def test_what_it_brings_trains_together(installed: Installed) -> None:
     assert "- step 2: rollout/reward_mean" in report and "## Step 2, kata/" in report
 
 
-@pytest.mark.parametrize("which", ["not TestKata", pytest.param("TestKata", marks=pytest.mark.hostile)])
-def test_what_it_brings_keeps_the_promises_of_its_kind(installed: Installed, which: str) -> None:
+@pytest.mark.hostile
+def test_what_it_brings_keeps_the_promises_of_its_kind(installed: Installed) -> None:
     """TestKata plays the environment through its sandbox a hundred times."""
-    said = installed("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-k", which, "kata_tests")
+    said = installed("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "kata_tests")
     assert " passed" in said

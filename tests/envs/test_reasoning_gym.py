@@ -31,6 +31,7 @@ def test_the_plugin_gives_the_environment_and_says_what_it_needs() -> None:
     assert "pip install" in ReasoningGym.requirements
 
 
+@pytest.mark.hostile
 async def test_gold_scores_one_and_nothing_or_garbage_zero(environment: ReasoningGym) -> None:
     for task in environment.tasks("test"):
         gold = environment.solve(task)

@@ -109,6 +109,7 @@ def test_another_machine_may_differ_by_rounding_and_is_named(altered: RunFolder,
     assert not again(altered, recipe, 4, lab).holds
 
 
+@pytest.mark.hostile
 def test_another_loss_or_advantage_is_shown_beside_from_the_same_weights(
     trained: RunFolder, recipe: Recipe, lab
 ) -> None:
