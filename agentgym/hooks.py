@@ -22,7 +22,7 @@ import pluggy
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.contracts import ContractError, check_made, warn_misspelt
 from agentgym.env import Environment
-from agentgym.errors import UserError, nearest
+from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hook_specs import GROUP as GROUP
 from agentgym.hook_specs import NOUNS as NOUNS
 from agentgym.hook_specs import ONE_TOO_MANY, Provided, Specs, checked
@@ -33,7 +33,7 @@ from agentgym.hook_specs import SinkFactory as SinkFactory
 from agentgym.hook_specs import hookimpl as hookimpl
 from agentgym.hook_specs import hookspec as hookspec
 from agentgym.import_path import import_class, import_object, is_import_path
-from agentgym.plugin_errors import blamed, detail_of
+from agentgym.plugin_errors import PluginError, blamed, detail_of
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.sinks import EpisodeSink, MetricSink
@@ -226,7 +226,10 @@ class PluginRegistry:
             raise UserError(f"{NOUNS[kind]} {name!r} of the plugin {record.origin}: {error}") from error
 
     def check_components(self) -> None:
-        """Import every component that a plugin offers; a plugin with one that is refused has failed."""
+        """Import every component that a plugin offers, and make its sandboxes and sinks, which starts nothing.
+
+        A plugin with one that is refused has failed; what only lacks options or a package has not.
+        """
         for kind in SEAMS:
             for name, offers in self._provided[kind].items():
                 for thing, record in offers:
@@ -234,6 +237,16 @@ class PluginRegistry:
                         find(kind, cast(str, thing))
                     except UserError as error:
                         record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
+        for kind in ("sandboxes", "sinks"):
+            for name, one in self.listed(kind).items():
+                if isinstance(one, UserError):
+                    continue
+                try:
+                    self._sandbox(name, one).create({}) if kind == "sandboxes" else self.sink(name)()
+                except (ContractError, PluginError) as error:
+                    one[1].status, one[1].error = PluginStatus.FAILED, str(error)
+                except (UserError, InfraError):
+                    pass
 
     def provider(self, kind: Kind, name: str) -> PluginRecord:
         """Which plugin provides it."""

@@ -78,6 +78,27 @@ def test_checking_plugins_shows_what_fails_and_where(cli) -> None:
     assert found[0]["status"] == "failed"
 
 
+@pytest.mark.parametrize("kind", ["sandboxes", "sinks"])
+def test_checking_makes_sandboxes_and_sinks_and_names_what_is_incomplete(cli, kind: str) -> None:
+    class Nothing:
+        @hookimpl
+        def sandboxes(self) -> dict[str, object]:
+            return {"hollow": lambda options: object()} if kind == "sandboxes" else {}
+
+        @hookimpl
+        def sinks(self) -> dict[str, object]:
+            return {"hollow": lambda: None} if kind == "sinks" else {}
+
+    def plugins(disabled=()) -> PluginRegistry:
+        registry = PluginRegistry([], disabled)
+        registry.register(Nothing(), "nothing")
+        return registry
+
+    cli.plugins = plugins
+    end = cli("plugins", "--check")
+    assert end.code == 1 and "nothing  failed" in end.out and "'hollow' of the plugin" in end.out
+
+
 def test_checking_shows_what_plugins_provide(cli) -> None:
     end = cli("plugins", "--check")
     assert end.code == 0 and "environments:counting" in end.out and "sandboxes:echo" in end.out

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import tempfile
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -62,9 +63,9 @@ class StartedProgram(Agent):
                 f"{self.output_mib} and at_once {self.at_once} at least 1"
             )
 
+    @abstractmethod
     def words(self, *, again: bool) -> Sequence[str]:
         """The program and its arguments, with placeholders. again: the environment has answered its last answer."""
-        raise NotImplementedError
 
     def stdin(self, context: AgentContext, *, again: bool) -> str:
         """What it reads from standard input."""
