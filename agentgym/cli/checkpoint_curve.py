@@ -46,7 +46,7 @@ def measure_checkpoints(arguments: argparse.Namespace, shell: JobShell, flags: d
     held_out = check_playable(finished)
     if arguments.dry_run:
         shell.say("Nothing was started. This would be played:")
-        shell.say(f"  checkpoints  {few(steps)} of {folder.path}, those that were not measured yet")
+        shell.say(f"  checkpoints  {few(steps)} of {folder.path}; what is measured already is kept")
         shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
         shell.say(f"  tasks        {held_out}, {recipe.eval.samples_per_task} times each")
         return 0
