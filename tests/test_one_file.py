@@ -63,7 +63,7 @@ def agentgym_run(path: Path) -> list[dict[str, float | None]]:
     return [saved.episode.rewards for step in folder.episode_steps() for saved in folder.read_episodes(step)]
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 def test_it_is_trained_and_measured_from_python_and_beside_a_running_loop(tmp_path: Path) -> None:
     """In a process of its own: as a script whose class no other process can import, and as in a notebook."""
     code = f"""

@@ -65,7 +65,7 @@ def test_the_tests_of_every_package_pass(made: Made) -> None:
     assert not made.run("ruff format --isolated --diff --quiet --line-length 120 .", made.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 @pytest.mark.parametrize("template", ENVIRONMENTS)
 def test_the_check_of_an_environment_finds_nothing(made: Made, template: str) -> None:
     report = json.loads(made.run(f"{plan(template).commands[0]} --json", made.site))

@@ -167,6 +167,7 @@ def command(folder: RunFolder, *words: str) -> tuple[int, str]:
     return main(["runs", "replay", str(folder.path), "--trust", *words], shell), out.getvalue()
 
 
+@pytest.mark.hostile
 def test_the_command_shows_the_figures_and_exits_with_1_where_they_differ(altered: RunFolder) -> None:
     code, printed = command(altered, "--step", "4", "--loss.name", "reinforce", "--reward", "success")
     assert code == 0 and "with these settings" in printed and "bit for bit" in printed, printed

@@ -219,6 +219,7 @@ def rows_of(folder: Path) -> list[tuple[object, ...]]:
         return found.execute("SELECT source, step, episode, reward, tokens FROM episodes ORDER BY 1, 2, 3").fetchall()
 
 
+@pytest.mark.hostile
 async def test_the_documented_table_has_a_row_for_every_episode_that_the_run_saves(lab, table) -> None:
     words = ("env.name=math", "loop.steps=1", "loop.group_size=2", "eval.tasks=2", f"logging.sinks=[{table}]")
     with closing(lab.new_run(recipe := lab.recipe(*words))) as folder:

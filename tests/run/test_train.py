@@ -162,6 +162,7 @@ def test_an_episode_earns_the_weighted_sum_of_its_rewards(finished):
         assert episode.reward == 2 * episode.rewards["success"] + episode.rewards["tests_passed"] / 4
 
 
+@pytest.mark.hostile
 def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypatch):
     """Also where its generators lag: they get the last weights before those are measured."""
     monkeypatch.syspath_prepend(BENCHMARKS)
@@ -274,6 +275,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_takes_the_steps_that_it_took_befor
         assert len(same) > 20 and {name: again[name] for name in same} == {name: before[name] for name in same}
 
 
+@pytest.mark.hostile
 def test_a_run_that_was_stopped_in_its_last_evaluation_only_evaluates_when_it_is_resumed(lab, finished, tmp_path):
     def stop(text: str) -> None:
         if text.startswith("1 of 6 episodes"):
@@ -337,6 +339,7 @@ def test_a_mistake_in_the_recipe_is_refused_before_anything_starts(lab, override
     assert lab.processes(folder.path) == []
 
 
+@pytest.mark.hostile
 def test_a_run_does_between_two_steps_what_it_was_asked_to_and_goes_on_where_it_stopped(lab):
     recipe = lab.recipe("loop.steps=4", "loop.checkpoint_every=0", "eval.at_end=false", "loop.eval_tasks=3")
     folder = lab.new_run(recipe)

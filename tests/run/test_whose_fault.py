@@ -111,7 +111,11 @@ async def test_what_a_component_raises_names_it(plugin: Any, registry: PluginReg
 @pytest.mark.parametrize(
     ("setting", "whose"),
     [
-        ("loss.name=agentgym_faulty:FaultyLoss", "the loss 'agentgym_faulty:FaultyLoss' raised KeyError: 'loss'"),
+        pytest.param(
+            "loss.name=agentgym_faulty:FaultyLoss",
+            "the loss 'agentgym_faulty:FaultyLoss' raised KeyError: 'loss'",
+            marks=pytest.mark.hostile,
+        ),
         ("generator.engine.name=agentgym_faulty:FaultyEngine", "the generator engine 'agentgym_faulty:FaultyEngine'"),
         ("weights.store.name=agentgym_faulty:FaultyStore", "the weight store 'agentgym_faulty:FaultyStore' raised"),
         ("launcher.name=agentgym_faulty:FaultyLauncher", "the launcher 'agentgym_faulty:FaultyLauncher' raised"),
