@@ -237,12 +237,16 @@ class PluginRegistry:
                         find(kind, cast(str, thing))
                     except UserError as error:
                         record.status, record.error = PluginStatus.FAILED, f"{NOUNS[kind]} {name!r}: {error}"
-        for kind in ("sandboxes", "sinks"):
-            for name, one in self.listed(kind).items():
+        made: dict[Kind, Callable[[str, Offer], object]] = {
+            "sandboxes": lambda name, offer: self._sandbox(name, offer).create({}),
+            "sinks": lambda name, _: self.sink(name)(),
+        }
+        for seam, make in made.items():
+            for name, one in self.listed(seam).items():
                 if isinstance(one, UserError):
                     continue
                 try:
-                    self._sandbox(name, one).create({}) if kind == "sandboxes" else self.sink(name)()
+                    make(name, one)
                 except (ContractError, PluginError) as error:
                     one[1].status, one[1].error = PluginStatus.FAILED, str(error)
                 except (UserError, InfraError):
