@@ -31,7 +31,7 @@ def run_row(run: Run) -> dict[str, Any]:
     last = rows[-1].metrics if rows else {}
     comparison, sandbox = run.json("comparison.json"), run.json("sandbox.json")
     replaced: Any = sandbox.get("before", [])  # the run was resumed with another sandbox
-    measured = _last_result(run)
+    measured, tasks = _last_result(run)
     held_out, held_out_reward = (measured.get(key) for key in (HELD_OUT, HELD_OUT_REWARD))
     return {
         "id": run.location.id,
@@ -49,6 +49,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "success": last.get(SUCCESS),
         "held_out": held_out,
         "held_out_reward": held_out_reward,
+        "tasks": tasks,
         "gain": _gain(comparison.get("difference"), "reward" if held_out is None else "success"),
         "sandbox": " after ".join(map(str, [sandbox.get("backend", ""), *reversed(replaced)])),
         "unsafe": sandbox.get("unsafe") is True,
@@ -120,11 +121,14 @@ def _started(rows: Sequence[MetricsRow]) -> float | None:
     return rows[0].time - _finite(rows[0], "time/step_s") if rows else None
 
 
-def _last_result(run: Run) -> dict[str, float]:
-    """Of the newest evaluation that is finished."""
-    steps = run.folder.episode_steps(evaluation=True)
-    results = (held_out_metric(run.json(f"evals/step-{step:06d}.json").get("result")) for step in reversed(steps))
-    return next(filter(None, results), {})
+def _last_result(run: Run) -> tuple[dict[str, float], int | None]:
+    """Of the newest evaluation that is finished, and how many tasks it played."""
+    for step in reversed(run.folder.episode_steps(evaluation=True)):
+        record = run.json(f"evals/step-{step:06d}.json")
+        if found := held_out_metric(record.get("result")):
+            setup: Any = record.get("setup")
+            return found, setup.get("num_tasks") if isinstance(setup, Mapping) else None
+    return {}, None
 
 
 def _gain(difference: Any, measure: str) -> dict[str, Any] | None:

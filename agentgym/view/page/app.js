@@ -3,6 +3,7 @@ import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.m
 import { Dialog, Failed, Loading } from "./parts/bits.js";
 import { drawWith, exported, get, runPath, useData } from "./lib/data.js";
 import { ago, harmless } from "./lib/format.js";
+import { usePlace } from "./lib/place.js";
 import { useTheme } from "./lib/theme.js";
 import { go, link, parseHash, useRoute } from "./lib/url.js";
 import { AuditView } from "./views/audit.js";
@@ -10,15 +11,19 @@ import { CompareView } from "./views/compare.js";
 import { EnvironmentsView, PlayView } from "./views/environments.js";
 import { EpisodeView } from "./views/episode.js";
 import { EpisodesView, GroupView } from "./views/episodes.js";
-import { RunsView, RunView } from "./views/run.js";
+import { LeaderboardView } from "./views/leaderboard.js";
+import { RunView } from "./views/run.js";
+import { RunsView } from "./views/runs.js";
 
 const PATIENCE_MS = 150;
+const ALL = [["leaderboard", "Leaderboard", "l"], ["runs", "Runs", "g"]]; // of all runs
+const OVERVIEWS = { leaderboard: LeaderboardView, runs: RunsView };
 const TABS = [["run", "Run", "r"], ["episodes", "Episodes", "e"], ["compare", "Compare", "c"], ["audit", "Audit", "a"], ["environments", "Environments", "v"]];
 const VIEWS = { run: RunView, episodes: EpisodesView, group: GroupView, episode: EpisodeView, compare: CompareView, audit: AuditView, environments: EnvironmentsView, play: PlayView };
 const UNDER = { group: "episodes", episode: "episodes", play: "environments" };
 const WITHOUT_RUN = ["audit", "environments", "play", "compare"];
 const KEYS = [
-  ["g r, g e, g c, g a, g v", "Run, Episodes, Compare, Audit, Environments"], ["g g", "all runs"], ["/", "the first field to type into"], ["t", "light, dark or as the system"],
+  ["g r, g e, g c, g a, g v", "Run, Episodes, Compare, Audit, Environments"], ["g l, g g", "Leaderboard, all runs"], ["/", "the first field to type into"], ["t", "light, dark or as the system"],
   ["j, k", "next and previous row of a table"], ["[, ]", "previous and next episode"], ["1 to 5", "colour tokens by log-probability, ratio, advantage, version, mask"], ["m", "messages or every token"],
   ["← → ↑ ↓", "in a turn: read its tokens; in a curve: read its steps"], ["Ctrl Enter", "say it, when playing"], ["?", "this list"],
 ];
@@ -33,9 +38,8 @@ function usePageKeys({ run, help, theme }) {
     const pressed = (event) => {
       if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
       const { key } = event;
-      const tab = before.current === "g" && TABS.find(([, , letter]) => letter === key);
-      if (tab) go(tab[0], { run });
-      else if (before.current === "g" && key === "g") go("runs", {});
+      const tab = before.current === "g" && [...ALL, ...TABS].find(([, , letter]) => letter === key);
+      if (tab) go(tab[0], OVERVIEWS[tab[0]] ? {} : { run });
       else if (key === "?") help();
       else if (key === "t") theme();
       else if (key === "/") document.querySelector("main input, main select")?.focus();
@@ -55,7 +59,8 @@ function Top({ runs, run, view, theme, onHelp }) {
   const active = UNDER[view] ?? view;
   return html`<header class="top">
     <a class="brand" href=${link("runs")} title="All runs">agentgym</a>
-    ${runs.length > 0 && html`<select class="run-picker" aria-label="Run" onChange=${(event) => go(["runs", "group", "episode", "play"].includes(view) ? UNDER[view] ?? "run" : view, { run: event.target.value })}>
+    <nav class="tabs all" aria-label="All runs">${ALL.map(([name, label]) => html`<a key=${name} href=${link(name)} aria-current=${name === active ? "page" : undefined}>${label}</a>`)}</nav>
+    ${runs.length > 0 && html`<select class="run-picker" aria-label="Run" onChange=${(event) => go(["leaderboard", "runs", "group", "episode", "play"].includes(view) ? UNDER[view] ?? "run" : view, { run: event.target.value })}>
       ${runs.map((one) => html`<option key=${one.id} value=${one.id} selected=${one.id === run}>${harmless(one.name)}${one.status === "running" ? " (running)" : ""}</option>`)}</select>`}
     <nav class="tabs" aria-label="Views">${TABS.map(([name, label]) => html`<a key=${name} href=${link(name, { run })} aria-current=${name === active ? "page" : undefined}>${label}</a>`)}</nav>
     <div class="end"><button class="quiet" onClick=${theme.next} title="Colours (t)"><span class="visually-hidden">Colours: </span>${{ system: "auto", light: "light", dark: "dark" }[theme.theme]}</button>
@@ -73,27 +78,24 @@ function App() {
   const { view, params } = useRoute();
   const theme = useTheme();
   const [help, setHelp] = useState(false);
-  const { data, failure } = useData("/api/runs", { again: view === "runs" ? 1 : 0 });
+  const { data, failure } = useData("/api/runs", { again: view in OVERVIEWS ? 1 : 0 });
   const runs = data?.runs ?? [];
   const run = params.run ?? runs[0]?.id;
   const place = `${view} ${run} ${params.key ?? ""}${params.group ?? ""}${params.env ?? ""}${params.report ?? ""}`;
   const main = useRef(null);
-  const first = useRef(true);
   usePageKeys({ run, help: () => setHelp(true), theme: theme.next });
   useEffect(() => {
-    const name = runs.find((one) => one.id === run)?.name;
+    const name = view in OVERVIEWS ? "" : runs.find((one) => one.id === run)?.name;
     document.title = [params.key, UNDER[view] ?? view, name, "agentgym view"].filter(Boolean).map(harmless).join(" · ");
-    if (!first.current) {
-      main.current?.focus({ preventScroll: true });
-      scrollTo(0, 0);
-    }
-    first.current = false;
   }, [place]);
+  usePlace(place, main);
   const View = VIEWS[view];
-  const shown = view === "runs" ? html`<${RunsView} runs=${runs} />`
+  const Overview = OVERVIEWS[view] ?? RunsView;
+  const overview = html`<${Overview} key=${view} runs=${runs} params=${params} />`;
+  const shown = view in OVERVIEWS && data ? overview
     : !View ? html`<p class="empty">There is no view “${harmless(view)}”. <a href=${link("run", { run })}>The run</a></p>`
     : run || (data && WITHOUT_RUN.includes(view)) ? html`<${View} key=${view} id=${run} params=${params} dark=${theme.dark} />`
-    : data ? html`<${RunsView} runs=${runs} />` : !failure && html`<${Loading} what="Reading the runs" />`;
+    : data ? overview : !failure && html`<${Loading} what="Reading the runs" />`;
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>To the contents</a>
     <${Top} runs=${runs} run=${run} view=${view} theme=${theme} onHelp=${() => setHelp(true)} />
     <main id="main" tabindex="-1" ref=${main}>

@@ -31,6 +31,12 @@ function value(row, key) {
   return key.startsWith("reward/") || key.startsWith("rewards.") ? row.rewards?.[key.replace(/^reward(\/|s\.)/, "")] : row[key];
 }
 
+/* Rows by what `value` says of them; unknown values come last in either direction. */
+export function byKey(rows, value, falls) {
+  const order = [["value", falls ? -1 : 1]];
+  return rows.map((row) => ({ row, value: value(row) })).sort((a, b) => compare(a, b, order)).map(({ row }) => row);
+}
+
 /* Unknown values come last in either direction. */
 function compare(a, b, order) {
   for (const [key, direction] of order) {

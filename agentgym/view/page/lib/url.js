@@ -20,7 +20,7 @@ export function go(view, params) {
 
 /* Changes the address without a new entry in the history: for filters that are typed. */
 export function amend(view, params) {
-  history.replaceState(null, "", link(view, params));
+  history.replaceState(history.state, "", link(view, params));
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
 

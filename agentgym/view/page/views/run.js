@@ -196,25 +196,3 @@ function Below({ run, params, fresh }) {
     <${Staleness} run=${run} params=${params} fresh=${fresh} />
     <div class="two"><${Settings} config=${run.config} /><${Events} run=${run} fresh=${fresh} /></div>`;
 }
-
-/* All runs, the newest first. */
-export function RunsView({ runs }) {
-  if (!runs.length) return html`<p class="empty">No runs are here yet. <code>agentgym train --env math</code> makes one.</p>`;
-  return html`<h1>Runs</h1>
-    <div class="scroll"><table><caption class="visually-hidden">All runs, the newest first</caption>
-      <thead><tr><th>run</th><th>status</th><th>environment</th><th class="num">step</th><th>training success</th><th class="num">held-out success</th><th class="num">paired difference</th><th>95% interval</th><th>changed</th></tr></thead>
-      <tbody>${runs.map(
-        (run) => html`<tr key=${run.id}><td><a href=${link("run", { run: run.id })}>${harmless(run.name)}</a> ${run.unsafe && html`<span class="tag bad">unsafe sandbox</span>`}</td>
-          <td><i class="dot ${run.status}"></i>${run.status}</td><td>${harmless(run.environment ?? "")}</td><td class="num">${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}</td>
-          <td><${Spark} values=${run.spark} /> ${figure(run.success)}</td><td class="num">${run.held_out === null && run.held_out_reward !== null ? `${figure(run.held_out_reward)} (reward)` : figure(run.held_out)}</td>
-          <td class="num">${run.gain ? signed(run.gain.mean) : "–"}</td><td class="nowrap">${run.gain ? `${interval(run.gain.low, run.gain.high)} n = ${figure(run.gain.n)}` : ""}</td><td class="soft">${ago(run.changed)}</td></tr>`,
-      )}</tbody></table></div>`;
-}
-
-function Spark({ values }) {
-  const known = (values ?? []).filter((value) => value !== null);
-  if (known.length < 2) return null;
-  const points = known.map((value, i) => `${(i * 80) / (known.length - 1)},${15 - 13 * Math.min(1, Math.max(0, value))}`).join(" ");
-  return html`<svg class="spark" width="80" height="16" aria-hidden="true"><polyline points=${points} fill="none" class="line" /></svg>`;
-}
-
