@@ -14,6 +14,7 @@ RUN/config.yaml             the finished config
     changes.jsonl       settings that were changed while the run went on (changes.py)
     steering.jsonl      what a person asked of the run while it went on, and what became of it (steering.py)
     evaluation/logs         of processes that measured its checkpoints after it (run/checkpoint_curve.py)
+    notes.json              what a person notes about it (notes.py)
     comparison.json         the first and the last checkpoint on the same held-out tasks
     journal/                the batches since the last checkpoint (trainer/journal.py)
     checkpoints/step-000020/        the trainer's state, an exported model, the run's position (checkpoints.py)

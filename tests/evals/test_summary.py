@@ -1,0 +1,91 @@
+"""The one summary of an evaluation: its figures are those of a second, plain count, and what is unknown stays None."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from view_runs import episode, write_evaluation
+
+from agentgym.errors import UserError
+from agentgym.evals.play import EvalSetup, summarize
+from agentgym.evals.summary import EvaluationSummary, evaluation_summary
+from agentgym.runs.evaluations import EvaluationFiles
+from agentgym.runs.folder import RunFolder
+from agentgym.runs.notes import write_note
+
+BASE = {"model": {"path": "builtin:tiny"}, "env": {"name": "counting", "options": {"level": 2}}, "agent": {"name": "a"}}
+
+
+def made(folder: Path, config: dict[str, object], name: str = "run") -> RunFolder:
+    run = RunFolder.create(folder, name)
+    run.save_config(config)
+    run.close()
+    return run
+
+
+def test_the_figures_are_those_of_the_episodes(tmp_path: Path) -> None:
+    run = made(tmp_path, BASE)
+    write_evaluation(run, 0, wins=3, tasks=8, cut=1)
+    write_note(run.path, step=None, text="whole", add=["paper"], remove=[])
+    write_note(run.path, step=0, text="this one", add=["first", "paper"], remove=[])
+    found = evaluation_summary(run, 0)
+    assert found is not None and found.success is not None
+    assert (found.success.num, found.success.num_successes, found.num_left_out) == (14, 6, 2)
+    assert found.success.value == 3 / 7 and found.success.low < 3 / 7 < found.success.high
+    assert {one.name: one.mean for one in found.rewards} == {"": 3 / 7, "exact": 3 / 7}, "`format` scored nothing"
+    assert (found.tokens, found.seconds, found.prompt_tokens, found.cost) == (16 * 5, 1.0, None, None)
+    assert (found.benchmark, found.agent, found.policy) == ("counting (level=2)", "a", "builtin:tiny")
+    assert (found.tags, found.note) == (("paper", "first"), "whole; this one")
+    assert EvaluationSummary.from_mapping(json.loads(json.dumps(found.to_mapping()))) == found
+
+
+def test_what_is_unknown_is_none(tmp_path: Path) -> None:
+    run = made(tmp_path, BASE)
+    one = replace(episode(0, 0, success=True), info={}, rewards={}, reward=0.25)
+    setup = EvalSetup(
+        environment="e", version=1, data_hash="x", num_tasks=1, samples_per_task=1, seed=1, greedy=False
+    )  # fmt: skip
+    files = EvaluationFiles(run, 0)
+    files.begin(setup.to_mapping(), resume=False)
+    files.save_episodes([[one]])
+    assert evaluation_summary(run, 0) is None, "it is not finished"
+    result = summarize([[one]], "model")
+    files.save_result(setup.to_mapping(), replace(result, usage={"turns": 1, "completion_tokens": 7, "prompt_tokens": 9,
+                      "cost": 0.0}, currency="USD").to_mapping())  # fmt: skip
+    found = evaluation_summary(run, 0)
+    assert found is not None and (found.success, found.cost, found.currency) == (None, None, "")
+    assert (found.rewards[0].mean, found.rewards[0].low, found.tokens, found.prompt_tokens) == (0.25, None, 7, 9)
+    run.episode_file(0, evaluation=True).unlink()
+    without = evaluation_summary(run, 0)
+    assert without is not None and (without.seconds, without.turns, without.tokens) == (None, None, 7)
+
+
+def test_seeds_of_one_recipe_are_alike_wherever_their_checkpoints_were_measured(tmp_path: Path) -> None:
+    """In a run's folder, and in one of its own, whose path may be relative to the folder above."""
+    recipe: dict[str, object] = {**BASE, "loop": {"seed": 0, "steps": 9}, "logging": {"name": "a"}}
+    first = made(tmp_path / "runs", recipe, "a")
+    (first.checkpoint_dir(5) / "hf").mkdir(parents=True)
+    made(tmp_path / "runs", recipe | {"loop": {"seed": 1, "steps": 9}}, "b")
+    path = {"path": "runs/b/checkpoints/step-000005"}
+    second = made(tmp_path / "evals", recipe | {"model": path, "loop": {"steps": 40}, "eval": {"tasks": 3}}, "b-5")
+    other = made(tmp_path / "runs", recipe | {"loop": {"seed": 2, "steps": 10}}, "c")
+    (other.checkpoint_dir(5) / "hf").mkdir(parents=True)
+    for run in (first, second, other):
+        write_evaluation(run, 5, wins=2)
+    a, b, c = (evaluation_summary(run, 5) for run in (first, second, other))
+    assert a and b and c
+    assert (a.policy, a.step, a.train_seed, a.model) == ("a step 5", 5, 0, "builtin:tiny")
+    assert (b.policy, b.step, b.train_seed, b.model) == ("b step 5", 5, 1, "builtin:tiny")
+    assert a.recipe == b.recipe != c.recipe
+
+
+def test_what_another_version_saved_is_a_users_error(tmp_path: Path) -> None:
+    run = made(tmp_path, BASE)
+    write_evaluation(run, 0, wins=1)
+    path = run.evaluation_file(0, ".json")
+    path.write_text(json.dumps({"setup": {"environment": "e"}, "result": {"success": 1}}))
+    with pytest.raises(UserError, match=r"step-000000\.json"):
+        evaluation_summary(run, 0)
