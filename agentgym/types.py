@@ -83,7 +83,10 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One thing to do. answer: JSON of the environment's own, which alone knows its type; the agent never sees it."""
+    """One thing to do. answer: JSON of the environment's own, which alone knows its type; the agent never sees it.
+
+    category: the part of a benchmark that it belongs to; an evaluation gives success by it.
+    """
 
     task_id: str
     prompt: tuple[Message, ...]
@@ -91,6 +94,7 @@ class Task:
     sandbox: SandboxSpec | None = None
     split: Split = "train"
     difficulty: int = 0
+    category: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentgym.evals.checkpoints import Point
+    from agentgym.evals.measures import Measured
     from agentgym.evals.play import EvalResult, PassAtK
     from agentgym.evals.statistics import PairedDifference, RunDifference
     from agentgym.run.ending import TrainResult
@@ -57,6 +58,25 @@ def pass_table(result: EvalResult) -> tuple[tuple[str, ...], list[tuple[str, ...
     return header, rows
 
 
+MEASURES = "success by category of the tasks, and what the environment measures, each with its 95% interval"
+_MEASURES_A_TABLE = 4  # which fit 120 characters
+
+
+def measure_tables(
+    results: Sequence[EvalResult], names: Sequence[str] = ()
+) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
+    """Headers and rows: a row for each result, a column for each category and measure, in as many tables as fit."""
+    found = [{one.name: one for one in (*result.by_category, *result.measures)} for result in results]
+    columns = list(dict.fromkeys(name for one in found for name in one))
+    for start in range(0, len(columns), _MEASURES_A_TABLE):
+        chosen = columns[start : start + _MEASURES_A_TABLE]
+        rows = [
+            [name, *(f"{one[key].value:.3f} {interval(one[key])}" if key in one else "-" for key in chosen)]
+            for name, one in zip(names or [result.checkpoint for result in results], found, strict=True)
+        ]
+        yield ("checkpoint", *chosen), rows
+
+
 USAGE_HEADER = ("checkpoint", "turns", "from the cache", "prompt", "cached", "completion", "reasoning", "cost", "paid")
 
 
@@ -73,7 +93,7 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def interval(measured: EvalResult | PassAtK | Point) -> str:
+def interval(measured: EvalResult | PassAtK | Point | Measured) -> str:
     return _interval(measured.low, measured.high)
 
 

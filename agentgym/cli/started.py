@@ -25,7 +25,7 @@ from agentgym.cli.recipes import (
 )
 from agentgym.cli.recording import default_name, run_training
 from agentgym.cli.restarts import add_ending_arguments, check_ending_arguments, free_path, restarts
-from agentgym.cli.results import UNKNOWN, difference_line, eval_table, train_json
+from agentgym.cli.results import UNKNOWN, difference_line, eval_table, measure_tables, train_json
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
@@ -202,7 +202,8 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, comman
     measured = [one for one in (result.first, result.last) if one is not None]
     if measured:
         shell.say("\nthe same held-out tasks with the same seeds")
-        shell.say_table(*eval_table(measured))
+        for table in (eval_table(measured), *measure_tables(measured)):
+            shell.say_table(*table)
         if all(one.success is None and one.num_episodes for one in measured):
             shell.say(UNKNOWN)
     if result.difference is not None and result.last is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError
+from agentgym.evals.measures import Measured, environment_measures, read_measured, success_by_category
 from agentgym.evals.statistics import (
     PairedDifference,
     TaskScores,
@@ -87,7 +88,8 @@ class EvalResult:
     """success: see `success_share`; [low, high]: its 95% interval; None where all were cut, or no success is known.
     by_task: successes of each task, None for an episode that could not be counted; so are rewards, in reward_by_task.
     num_cut: episodes that a limit of wall time ended, and cut_by: the limit that ended the most, as
-    "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. sandbox: what ran the code, where
+    "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. by_category: success, where
+    the tasks have several; measures: what the environment measures beside success. sandbox: what ran the code, where
     some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes took: requests,
     tokens, `cost` and `paid_cost` in `currency`, see `usage_of`."""
 
@@ -108,6 +110,8 @@ class EvalResult:
     reward_high: float | None = None
     reward_by_task: tuple[tuple[float | None, ...], ...] = ()
     pass_at: tuple[PassAtK, ...] = ()
+    by_category: tuple[Measured, ...] = ()
+    measures: tuple[Measured, ...] = ()
     sandbox: str = ""
     sandbox_metrics: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
@@ -150,6 +154,8 @@ class EvalResult:
             "by_task": tuple(map(tuple, rows)),
             "reward_by_task": tuple(map(tuple, rewards)),
             "pass_at": tuple(PassAtK(**one) for one in shares),
+            "by_category": read_measured(saved.get("by_category", ())),  # older ones have none
+            "measures": read_measured(saved.get("measures", ())),
         }
         return cls(**{**saved, **read})  # type: ignore[arg-type]
 
@@ -255,6 +261,8 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         reward_high=reward_high,
         reward_by_task=rewards,
         pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
+        by_category=success_by_category(by_task, [row[0].task.category for row in episodes]),
+        measures=environment_measures(episodes),
     )
 
 

@@ -231,9 +231,46 @@ def success_interval(scores: TaskScores, confidence: float = 0.95) -> tuple[floa
             effective = mean * (1 - mean) / max(variance, mean * (1 - mean) / episodes)
         correction = student_quantile(confidence, round(episodes) - 1) / student_quantile(confidence, tasks - 1)
         effective = min(max(effective * correction**2, tasks), episodes)
-    successes, tail = mean * effective, (1 - confidence) / 2
-    low = 0.0 if mean == 0 else _beta_quantile(tail, successes, effective - successes + 1)
-    high = 1.0 if mean == 1 else _beta_quantile(1 - tail, successes + 1, effective - successes)
+    return _exact_interval(mean, effective, confidence)
+
+
+def weighted_mean(
+    scores: TaskScores, weights: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float | None, float | None]:
+    """The mean over tasks with these weights, and its interval; `success_share` where all weigh the same.
+
+    Scores from 0 to 1 have the interval of `success_interval`, with as many independent tasks as Kish's formula gives
+    for the weights, or fewer where the variance of the weighted mean shows so; others Student's t, None below two
+    tasks. The spread is around the one mean, not that of each category, so the interval is rather wide.
+    Source: L. Kish, Survey Sampling (1965), for the variance of a ratio of sums and the effective number.
+    Raises ValueError when no task has a score and a weight above 0.
+    """
+    tasks = [(mean, weight) for row, weight in zip(scores, weights, strict=True)
+             if weight > 0 and (mean := _mean(row)) is not None]  # fmt: skip
+    if not tasks:
+        raise ValueError("no episode was counted; a weighted mean needs at least 1")
+    total = math.fsum(weight for _, weight in tasks)
+    value = math.fsum(mean * weight for mean, weight in tasks) / total
+    is_share = all(score is None or 0 <= score <= 1 for row in scores for score in row)
+    if len({weight for _, weight in tasks}) == 1:
+        kept = [row for row, weight in zip(scores, weights, strict=True) if weight > 0]
+        return value, *(success_interval(kept) if is_share else mean_interval(kept))
+    squares = math.fsum((weight * (mean - value)) ** 2 for mean, weight in tasks)
+    variance = squares / total**2 * len(tasks) / (len(tasks) - 1)
+    quantile = student_quantile(confidence, len(tasks) - 1)
+    if not is_share:
+        half = quantile * math.sqrt(variance)
+        return value, value - half, value + half
+    kish = total**2 / math.fsum(weight**2 for _, weight in tasks)
+    effective = min(kish, value * (1 - value) / variance) if variance and 0 < value < 1 else kish
+    return value, *_exact_interval(value, max(1.0, effective), confidence)
+
+
+def _exact_interval(mean: float, trials: float, confidence: float) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share in `trials` independent trials, which need not be whole."""
+    successes, tail = mean * trials, (1 - confidence) / 2
+    low = 0.0 if mean == 0 else _beta_quantile(tail, successes, trials - successes + 1)
+    high = 1.0 if mean == 1 else _beta_quantile(1 - tail, successes + 1, trials - successes)
     return low, high
 
 

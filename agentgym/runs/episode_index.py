@@ -73,6 +73,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
         "task_id": task["task_id"],
         "split": task.get("split", "train"),
         "difficulty": task.get("difficulty", 0),
+        "category": task.get("category", ""),
         "outcome": episode.get("outcome"),
         "success": known_success(episode.get("info") or {}, episode.get("rewards") or {}),
         "stop": episode.get("stop"),
@@ -98,12 +99,13 @@ def row_of(record: Mapping[str, Any]) -> Row:
 
 
 KEYS = frozenset(
-    ("episode_id", "group", "index", "start_version", "task_id", "split", "difficulty", "outcome", "success", "stop",
-     "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "versions", "oldest", "newest",
-     "staleness", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text", "seconds")
+    ("episode_id", "group", "index", "start_version", "task_id", "split", "difficulty", "category", "outcome",
+     "success", "stop", "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "versions",
+     "oldest", "newest", "staleness", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text",
+     "seconds")
 )  # fmt: skip
 """The columns of an index. One that lacks some was written before they were added, and is made again."""
-SHARED = frozenset(("task_id", "split", "outcome", "stop", "error", "error_text"))
+SHARED = frozenset(("task_id", "split", "category", "outcome", "stop", "error", "error_text"))
 
 
 def save_episodes(path: Path, records: Sequence[Mapping[str, Json]]) -> None:

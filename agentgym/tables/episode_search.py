@@ -13,9 +13,9 @@ from agentgym.tables.problems import Problem
 MAX_LIMIT, LIMIT = 500, 50
 MAX_FINAL = 20_000  # characters
 SHOWN = (
-    "source", "step", "n", "episode_id", "group", "index", "task_id", "difficulty", "outcome", "success", "stop",
-    "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "staleness", "oldest", "newest",
-    "tool_calls", "tool_errors", "branches", "retries", "error", "error_text", "seconds",
+    "source", "step", "n", "episode_id", "group", "index", "task_id", "difficulty", "category", "outcome", "success",
+    "stop", "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "staleness", "oldest",
+    "newest", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text", "seconds",
 )  # fmt: skip
 SORTABLE = tuple(key for key in SHOWN if key != "rewards")
 PAGING = ("source", "sort", "offset", "limit")
@@ -78,6 +78,7 @@ def _facets(table: Table, numbers: Sequence[int]) -> dict[str, Any]:
         "outcome": counts("outcome"),
         "stop": counts("stop"),
         "difficulty": dict(list(counts("difficulty").items())[:100]),
+        "category": dict(list(counts("category").items())[:100]),
         "steps": [min(steps), max(steps)] if steps else [],
     }
 
@@ -116,7 +117,7 @@ def _filter(table: Table, name: str, value: str) -> Accepts:
 
 
 _EXACT = {"step": "step", "group": "group", "outcome": "outcome", "stop": "stop", "difficulty": "difficulty",
-          "task_id": "task_id", "split": "split"}  # fmt: skip
+          "category": "category", "task_id": "task_id", "split": "split"}  # fmt: skip
 _FLAGS = {"success": "success", "trained": "trained", "tool_errors": "tool_errors"}
 _BOUNDS = {
     "step_from": ("step", True),

@@ -14,7 +14,16 @@ from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments
-from agentgym.cli.results import UNKNOWN, USAGE_HEADER, difference_line, eval_table, figure, interval_text, usage_row
+from agentgym.cli.results import (
+    UNKNOWN,
+    USAGE_HEADER,
+    difference_line,
+    eval_table,
+    figure,
+    interval_text,
+    measure_tables,
+    usage_row,
+)
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -204,7 +213,9 @@ def _show(
     shell: JobShell,
 ) -> None:
     main, tasks = found.main, found.main.num_tasks
-    shell.say_table(*eval_table([one.result for one in (first, second)], [one.name for one in (first, second)]))
+    results, names = [one.result for one in (first, second)], [one.name for one in (first, second)]
+    for table in (eval_table(results, names), *measure_tables(results, names)):
+        shell.say_table(*table)
     if asked := [usage_row(one.result) for one in (first, second) if one.result.usage]:
         shell.say("")
         shell.say_table(USAGE_HEADER, asked)

@@ -20,7 +20,16 @@ from agentgym.cli.evaluating import (
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish
-from agentgym.cli.results import UNKNOWN, USAGE_HEADER, eval_json, eval_table, pass_table, usage_row
+from agentgym.cli.results import (
+    MEASURES,
+    UNKNOWN,
+    USAGE_HEADER,
+    eval_json,
+    eval_table,
+    measure_tables,
+    pass_table,
+    usage_row,
+)
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -200,6 +209,8 @@ def _measure(
             shell.say(json.dumps(eval_json(result, folder)))
             return 0 if result.num_episodes else 1
         reporter.table(f"{recipe.env.name}, held-out tasks", *eval_table([result]))
+        for table in measure_tables([result]):
+            reporter.table(MEASURES, *table)
         if result.success is None and result.num_episodes:
             reporter.note(UNKNOWN)
         if result.sandbox:

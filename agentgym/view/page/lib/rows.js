@@ -1,6 +1,6 @@
 /* Filters, sorts and cuts the rows of an exported file, as the server does for a folder. */
 
-const SAME = ["step", "group", "outcome", "stop", "difficulty"];
+const SAME = ["step", "group", "outcome", "stop", "difficulty", "category"];
 const FLAGS = ["success", "trained"];
 
 export function choose(rows, { sort = "", offset = 0, limit = 50, ...filters }) {

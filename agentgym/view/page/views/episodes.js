@@ -8,7 +8,7 @@ import { count, duration, figure, fixed, harmless, signed } from "../lib/format.
 import { amend, go, link } from "../lib/url.js";
 
 const LIMIT = 50;
-const KEPT = ["source", "step", "step_to", "group", "task", "outcome", "stop", "success", "trained", "difficulty", "error", "reward_min", "reward_max", "stale_min", "tool_errors", "text", "sort", "offset"];
+const KEPT = ["source", "step", "step_to", "group", "task", "outcome", "stop", "success", "trained", "difficulty", "category", "error", "reward_min", "reward_max", "stale_min", "tool_errors", "text", "sort", "offset"];
 
 const COLUMNS = [
   ["step", "step", true], ["group", "group", true], ["task_id", "task", false], ["difficulty", "level", true],
@@ -47,7 +47,7 @@ function Filter({ label, name, options, params, set }) {
   </select></label>`;
 }
 
-const MORE = ["outcome", "stop", "difficulty", "trained", "error", "reward_min", "reward_max", "tool_errors"];
+const MORE = ["outcome", "stop", "difficulty", "category", "trained", "error", "reward_min", "reward_max", "tool_errors"];
 
 function Filters({ params, facets, set }) {
   const typed = (name, width) => ({ value: params[name] ?? "", size: width, onInput: (event) => set({ [name]: event.target.value }, true) });
@@ -60,6 +60,7 @@ function Filters({ params, facets, set }) {
     <${Filter} label="outcome" name="outcome" params=${params} set=${set} options=${choices(facets?.outcome)} />
     <${Filter} label="ended by" name="stop" params=${params} set=${set} options=${choices(facets?.stop)} />
     <${Filter} label="level" name="difficulty" params=${params} set=${set} options=${choices(facets?.difficulty)} />
+    <${Filter} label="category" name="category" params=${params} set=${set} options=${choices(facets?.category)} />
     <${Filter} label="trained" name="trained" params=${params} set=${set} options=${[["true", "yes"], ["false", "no"]]} />
     <${Filter} label="error" name="error" params=${params} set=${set} options=${[["any", "infrastructure"]]} />
     <label>reward from <input type="text" inputmode="decimal" ...${typed("reward_min", 4)} /></label><label>to <input type="text" inputmode="decimal" ...${typed("reward_max", 4)} /></label>

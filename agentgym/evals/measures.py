@@ -1,0 +1,70 @@
+"""Figures of an evaluation beside its success: success by category of the tasks, and what the environment measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym.evals.statistics import success_interval, success_share, weighted_mean
+from agentgym.types import Episode, Json, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A mean over tasks with its 95% interval; None where too few tasks have the figure."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    num_tasks: int
+
+
+def read_measured(saved: Json) -> tuple[Measured, ...]:
+    """The inverse of `asdict`. Raises TypeError for what another version wrote."""
+    return tuple(Measured(**one) for one in saved)  # type: ignore[union-attr,arg-type]
+
+
+def success_by_category(by_task: Sequence[Sequence[bool | None]], categories: Sequence[str]) -> tuple[Measured, ...]:
+    """One for each `Task.category`, by name, where the tasks have several."""
+    found = []
+    for name in sorted(set(categories)) if len(set(categories)) > 1 else ():
+        rows = [row for row, one in zip(by_task, categories, strict=True) if one == name]
+        rows = [row for row in rows if any(value is not None for value in row)]
+        if rows:
+            low, high = success_interval(rows)
+            share = success_share(rows)
+            found.append(Measured(name=name or "-", value=share, low=low, high=high, num_tasks=len(rows)))
+    return tuple(found)
+
+
+def environment_measures(episodes: Sequence[Sequence[Episode]]) -> tuple[Measured, ...]:
+    """The means of what counted episodes recorded in `info["measures"]`, in the order in which the names are met.
+
+    A measure is a number or a bool. `info["weights"]` says how much a task counts for a measure, 1 by default: so a
+    benchmark's total weights its categories as the benchmark does, whatever their sizes.
+    """
+    scores: dict[str, dict[int, list[float]]] = {}
+    weights: dict[tuple[str, int], float] = {}
+    for number, row in enumerate(episodes):
+        for episode in row:
+            weighed = _figures(episode, "weights")
+            for name, value in _figures(episode, "measures").items():
+                scores.setdefault(name, {}).setdefault(number, []).append(value)
+                weights[name, number] = weighed.get(name, 1.0)
+    found = []
+    for name, rows in scores.items():
+        value, low, high = weighted_mean(list(rows.values()), [weights[name, number] for number in rows])
+        found.append(Measured(name=name, value=value, low=low, high=high, num_tasks=len(rows)))
+    return tuple(found)
+
+
+def _figures(episode: Episode, key: str) -> Mapping[str, float]:
+    """What the environment wrote, which may be anything: numbers by name are read, the rest is left out."""
+    given: Any = episode.info.get(key)
+    if episode.outcome is Outcome.INFRA_ERROR or not isinstance(given, Mapping):
+        return {}
+    numbers = {str(name): float(one) for name, one in given.items() if isinstance(one, bool | int | float)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
