@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from agentgym.errors import InfraError
@@ -25,12 +25,12 @@ from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, end_for_time
+from agentgym.runs.usage import RECORD, turns_of
 from agentgym.types import Episode, ErrorRecord, Json, Stop
 
 log = logging.getLogger(__name__)
 
-RECORD = "policy"
-"""Where an episode's `info` has what the server said besides the messages: a mapping with a list `turns`."""
+EPISODES_PER_REQUEST = 8  # that are played at a time, for each request: the others wait for their environments
 _CUTS = {"refused": Stop.REFUSED, "filtered": Stop.FILTERED}
 
 
@@ -44,6 +44,14 @@ class MessagePlayer(Player):
     """
 
     policy: ServedPolicy
+    _playing: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._playing = asyncio.Semaphore(EPISODES_PER_REQUEST * self.policy.config.concurrency)
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """Episodes that have begun are finished before others begin: what is interrupted has lost few."""
+        return self._playing
 
     async def _turns(self, runner: EpisodeRunner) -> None:
         episode, config = runner.episode, self.config
@@ -112,8 +120,17 @@ class MessagePlayer(Player):
             self.activity.end("generate", call)
             times_s["generate_s"] = times_s.get("generate_s", 0.0) + clock_s() - began
         times_s["queue_s"] = times_s.get("queue_s", 0.0) + answered.waited_s
-        _record(episode).append(_turn_record(answered, seconds=clock_s() - began - answered.waited_s))
+        turns, again = _record(episode), turns_of(episode.info, "again")
+        if answered.from_cache:  # of the attempt that broke, and paid once
+            again[:] = [one for one in again if one["turn"] != len(turns)]
+        turns.append(_turn_record(answered, seconds=clock_s() - began - answered.waited_s))
         return answered.answer
+
+    def carried(self, broken: Episode) -> dict[str, Json]:
+        """Its answers were paid, and count."""
+        turns = [{**turn, "turn": number} for number, turn in enumerate(turns_of(broken.info))]
+        answers = [*turns_of(broken.info, "again"), *turns]
+        return {RECORD: cast("Json", {"turns": [], "again": answers})} if answers else {}
 
 
 def _filtered(request: ChatRequest) -> ChatAnswer:
@@ -124,7 +141,7 @@ def _filtered(request: ChatRequest) -> ChatAnswer:
 
 
 def _record(episode: Episode) -> list[Json]:
-    """Records what the server said besides the messages, one mapping a turn."""
+    """Records what the server said besides the messages, one mapping a turn; see `agentgym.runs.usage`."""
     return cast("list[Json]", cast("dict[str, Json]", episode.info.setdefault(RECORD, {"turns": []}))["turns"])
 
 
@@ -133,24 +150,6 @@ def _turn_record(answered: Answered, *, seconds: float) -> dict[str, Json]:
     found: dict[str, Json] = {"model": answer.model, "finish": answer.finish, **answer.usage.to_mapping()}
     if answer.reasoning:
         found["reasoning"] = answer.reasoning
+    if answered.lost:
+        found["lost"] = {**answered.lost}
     return {**found, "paid": answered.paid, "from_cache": answered.from_cache, "seconds": round(seconds, 3)}
-
-
-def usage_of(episode: Episode, *, kept: bool = False) -> dict[str, float]:
-    """Sums over the turns of an episode; empty where no server was asked. paid_*: without what others have paid for.
-
-    kept: the evaluation was resumed, and this episode is of before. turns_from_cache: those not asked for since.
-    """
-    record = episode.info.get(RECORD)
-    turns = record.get("turns") if isinstance(record, Mapping) else None
-    found: dict[str, float] = {}
-    for turn in turns if isinstance(turns, list) else ():
-        for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"):
-            found[name] = found.get(name, 0) + turn[name]
-            found[f"paid_{name}"] = found.get(f"paid_{name}", 0) + (turn[name] if turn["paid"] else 0)
-        found["turns"] = found.get("turns", 0) + 1
-        found["turns_from_cache"] = found.get("turns_from_cache", 0) + (
-            kept or turn.get("from_cache", not turn["paid"])
-        )
-        found["turns_estimated"] = found.get("turns_estimated", 0) + turn["estimated"]
-    return found

@@ -17,7 +17,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver, end_for_time
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import CUT, Episode, Outcome, Stop, Task
+from agentgym.types import CUT, Episode, Json, Outcome, Stop, Task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,11 +40,16 @@ class Player(ABC):
         """Entered before an episode begins."""
         return nullcontext()
 
+    def carried(self, broken: Episode) -> dict[str, Json]:
+        """The `info` with which an episode that broke is played again."""
+        return {}
+
     async def play(self, task: Task, *, episode_id: str, seed: int) -> Episode:
         """One scored episode. What fails is on the episode, never raised, unless it is a bug of ours."""
         retries = 0
+        info: dict[str, Json] = {}
         while True:
-            episode = Episode(episode_id=episode_id, task=task, seed=seed, retries=retries)
+            episode = Episode(episode_id=episode_id, task=task, seed=seed, info=info, retries=retries)
             runner = EpisodeRunner(
                 environment=self.environment,
                 scorer=self.scorer,
@@ -72,6 +77,7 @@ class Player(ABC):
                 if not broken.retry or retries >= self.config.max_retries:
                     return episode
                 retries += 1
+                info = self.carried(episode)
 
     async def _play(self, runner: EpisodeRunner) -> None:
         episode = runner.episode

@@ -20,7 +20,7 @@ from agentgym.evals.play import (
     task_digest,
 )
 from agentgym.models.resolve import weights_mark
-from agentgym.policies.by_messages import MessagePlayer, usage_of
+from agentgym.policies.by_messages import MessagePlayer
 from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import PolicyConfig, served_name
 from agentgym.policies.outside.openai_server import OpenAIServer
@@ -39,6 +39,7 @@ from agentgym.run.watchdog import watched
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
+from agentgym.runs.usage import usage_of
 from agentgym.sinks import StepEpisodes
 from agentgym.types import Episode, Group, Task
 
@@ -254,7 +255,7 @@ def with_usage(
     """Adds what its episodes used of a server; unchanged if none was called. known: ids of those played before."""
     total: dict[str, float] = {}
     for episode in (episode for row in rows for episode in row):
-        for name, value in usage_of(episode, kept=episode.episode_id in known).items():
+        for name, value in usage_of(episode.info, kept=episode.episode_id in known).items():
             total[name] = total.get(name, 0) + value
     if not total:
         return result

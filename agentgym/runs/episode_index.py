@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from agentgym.runs.files import dump_line, write_whole
+from agentgym.runs.usage import turns_of, usage_of
 from agentgym.types import Json, known_success
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,11 @@ class FileIndex:
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
-    """What a table shows of one line of an episode file. staleness: of trained groups, in weight versions."""
+    """What a table shows of one line of an episode file. staleness: of trained groups, in weight versions.
+
+    Of a policy behind a server: prompt_tokens of its first turn, tokens that all answers took, and of their prompts
+    asked_tokens, of which cached_tokens; None for other policies. estimated: the server did not count some.
+    """
     episode = record["episode"]
     task, turns, calls = episode["task"], episode["turns"], episode.get("tool_calls") or []
     versions: Counter[int] = Counter()
@@ -65,6 +70,8 @@ def row_of(record: Mapping[str, Any]) -> Row:
         for version, start, end in turn["versions"]:
             versions[version] += end - start
     error, oldest = episode.get("error"), min(versions, default=None)
+    info = episode.get("info") or {}
+    served, usage = turns_of(info), usage_of(info)
     return {
         "episode_id": episode["episode_id"],
         "group": record["group_id"],
@@ -75,15 +82,18 @@ def row_of(record: Mapping[str, Any]) -> Row:
         "difficulty": task.get("difficulty", 0),
         "category": task.get("category", ""),
         "outcome": episode.get("outcome"),
-        "success": known_success(episode.get("info") or {}, episode.get("rewards") or {}),
+        "success": known_success(info, episode.get("rewards") or {}),
         "stop": episode.get("stop"),
         "reward": episode.get("reward"),
         "rewards": episode.get("rewards") or {},
         "advantage": record.get("advantage"),
         "trained": bool(record.get("trained")),
-        "turns": len(turns),
-        "prompt_tokens": len(turns[0]["prompt_ids"]) if turns else 0,
-        "tokens": sum(versions.values()),
+        "turns": len(served or turns),
+        "prompt_tokens": served[0]["prompt_tokens"] if served else len(turns[0]["prompt_ids"]) if turns else 0,
+        "tokens": int(usage.get("completion_tokens", sum(versions.values()))),
+        "asked_tokens": usage.get("prompt_tokens"),
+        "cached_tokens": usage.get("cached_tokens"),
+        "estimated": bool(usage.get("turns_estimated")),
         "versions": sorted(versions.items()),
         "oldest": oldest,
         "newest": max(versions, default=None),
@@ -102,9 +112,11 @@ KEYS = frozenset(
     ("episode_id", "group", "index", "start_version", "task_id", "split", "difficulty", "category", "outcome",
      "success", "stop", "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "versions",
      "oldest", "newest", "staleness", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text",
-     "seconds")
+     "seconds", "asked_tokens", "cached_tokens", "estimated")
 )  # fmt: skip
 """The columns of an index. One that lacks some was written before they were added, and is made again."""
+ADDED: dict[str, None | bool | str] = {"category": "", "asked_tokens": None, "cached_tokens": None, "estimated": False}
+"""Columns that an older index lacks, with what they are for episodes with token turns: that one is not made again."""
 SHARED = frozenset(("task_id", "split", "category", "outcome", "stop", "error", "error_text"))
 
 
@@ -157,6 +169,8 @@ def read_index(path: Path, mark: str) -> FileIndex | None:
         for key in SHARED & columns.keys():  # equal texts become one: those of a column are few
             columns[key] = [sys.intern(value) if isinstance(value, str) else value for value in columns[key]]
         locations = [Location(*location) for location in record["places"]]
+        for key, value in ADDED.items() if any(columns.get("turns", ())) else ():
+            columns.setdefault(key, [value] * len(locations))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     whole = all(len(values) == len(locations) for values in columns.values())

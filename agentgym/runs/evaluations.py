@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD
-from agentgym.runs.files import append_line, dump_line, read_json, read_json_lines, write_whole, writing
+from agentgym.runs.files import append_line, cut_torn_line, dump_line, read_json, read_json_lines, write_whole, writing
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved
@@ -32,6 +32,9 @@ class EvaluationFiles:
         except those that infrastructure broke. So are those of a finished one of other numbers of tasks or samples.
         """
         known: dict[str, Episode] = {}
+        if self._part.is_file():
+            with writing(self._part), self._part.open("a+b") as file:
+                cut_torn_line(file)
         before = read_record(self._folder, self._step)
         same = before.get("weights") in ("", self._weights)
         for path in (self._folder.episode_file(self._step, evaluation=True), self._part):

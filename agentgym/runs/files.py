@@ -24,6 +24,7 @@ MAKE_ROOM = (
     "`agentgym train --resume RUN` (an evaluation: `agentgym eval --resume FOLDER`)."
 )
 MAX_JSON = 1 << 28  # bytes
+_BLOCK = 1 << 16
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "StorageFull")  # the last one: of Rust
 
 
@@ -104,6 +105,21 @@ def append_line(path: Path, line: str) -> None:
                 raise
         finally:
             os.close(file)
+
+
+def cut_torn_line(file: IO[bytes]) -> int:
+    """Cuts off what a process that was killed left of its last line. Returns the length. Raises OSError."""
+    end = size = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _BLOCK)
+        found = os.pread(file.fileno(), end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        file.truncate(end)
+    return end
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from shopping import NONE_LEFT, TASK, Shopping
 from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.policies.by_messages import MessagePlayer, usage_of
+from agentgym.policies.by_messages import MessagePlayer
 from agentgym.policies.outside.answers import ContextFull, Filtered, RequestRefused, ServerFault
 from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import PolicyConfig
@@ -26,6 +26,8 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import decode_episode, encode_episode
+from agentgym.runs.usage import usage_of
+from agentgym.sandbox import SandboxUnavailable
 from agentgym.testing import run_fast
 from agentgym.types import Episode, Outcome, Stop, Task
 
@@ -156,7 +158,7 @@ def test_reasoning_and_usage_are_kept_and_cost_what_the_prices_say() -> None:
     episode, _ = play(body, environment=Guessing())
     [turn] = episode.info["policy"]["turns"]  # type: ignore[index, call-overload]
     assert (turn["reasoning"], turn["model"], turn["finish"]) == ("seven, I think", "tester-1", "stop")
-    usage = usage_of(episode)
+    usage = usage_of(episode.info)
     assert (usage["prompt_tokens"], usage["reasoning_tokens"], usage["turns"]) == (1000, 90, 1)
     prices = PolicyConfig(price_prompt=2.0, price_cached=0.5, price_completion=10.0)
     assert prices.cost(usage) == pytest.approx((600 * 2 + 400 * 0.5 + 500 * 10) / 1e6)
@@ -172,8 +174,37 @@ def test_reasoning_is_sent_back_where_that_is_asked_for() -> None:
 
 def test_tokens_that_a_server_does_not_count_are_estimated() -> None:
     episode, _ = play(completion("7" * 40, usage=None), completion("7", usage=None), environment=Guessing())
-    usage = usage_of(episode)
+    usage = usage_of(episode.info)
     assert usage["turns_estimated"] == 2 and usage["completion_tokens"] == 11 and usage["prompt_tokens"] > 0
+
+
+class BreaksOnce(Guessing):
+    """Its sandbox is lost in the second turn, once."""
+
+    broke = False
+
+    async def reply(self, context: Any) -> Reply:
+        if context.turn == 2 and not self.broke:
+            self.broke = True
+            raise SandboxUnavailable("gone")
+        return await super().reply(context)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_all_answers_that_were_paid_count_also_those_that_were_of_no_use(tmp_path: Path, cached: bool) -> None:
+    """One answer without a choice, and an episode that is played again: what is found again is not paid again."""
+    empty = {"choices": [], "usage": {"prompt_tokens": 300, "completion_tokens": 40}}
+    says = (empty, *(completion(str(number), usage=(100, number)) for number in range(1, 7)))
+    policy = PolicyConfig(base_url="http://127.0.0.1:1", max_wait_s=0.01)
+    cache = tmp_path if cached else None
+    episode, server = play(*says, environment=BreaksOnce(), policy=policy, cache=cache)
+    assert (episode.retries, len(server.asked)) == (1, 3 if cached else 5)
+    usage = usage_of(episode.info)
+    found = (usage["turns"], usage["prompt_tokens"], usage["completion_tokens"])
+    assert found == ((2, 500, 43) if cached else (2, 700, 50))
+    assert usage["paid_prompt_tokens"] == usage["prompt_tokens"]
+    read = decode_episode(json.loads(json.dumps(encode_episode(episode))))
+    assert usage_of(read.info) == usage
 
 
 def test_an_answer_that_is_known_is_not_paid_again(tmp_path: Path) -> None:
@@ -181,9 +212,9 @@ def test_an_answer_that_is_known_is_not_paid_again(tmp_path: Path) -> None:
     first, server = play(*says, environment=Guessing(), cache=tmp_path)
     again, silent = play(ServerFault("it must not be asked"), environment=Guessing(), cache=tmp_path)
     assert len(server.asked) == 2 and silent.asked == []
-    assert again.messages == first.messages and usage_of(again)["paid_prompt_tokens"] == 20  # the same evaluation
-    for kept in tmp_path.rglob("*.json"):
-        kept.write_text("{")
+    assert again.messages == first.messages and usage_of(again.info)["paid_prompt_tokens"] == 20  # the same evaluation
+    kept = tmp_path / "answers.jsonl"
+    kept.write_bytes(kept.read_bytes().replace(b'{"digest', b'["digest'))
     _, server = play(*says, environment=Guessing(), cache=tmp_path)
     assert len(server.asked) == 2  # what cannot be read is asked again
 

@@ -117,11 +117,49 @@ async def test_what_changes_nothing_about_the_measure_is_left_out_and_the_rest_i
 
 def test_answers_are_known_by_all_of_a_request_its_seed_and_the_server(tmp_path: Path) -> None:
     cache = AnswerCache(tmp_path, URL, by="a")
-    cache.keep(REQUEST, completion("7"))
-    assert cache.find(REQUEST) == (completion("7"), "a")
+    cache.keep(REQUEST, completion("7"), {"prompt_tokens": 3})
+    assert cache.find(REQUEST) == (completion("7"), "a", {"prompt_tokens": 3})
     for other in ({"seed": 2}, {"temperature": 0.0}, {"max_tokens": 8}, {"model": "b"}, {"options": {"x": 1}}):
         assert cache.find(replace(REQUEST, **other)) is None
     assert AnswerCache(tmp_path, f"{URL}/2").find(REQUEST) is None
+
+
+def test_answers_share_one_file_between_writers_and_outlast_a_torn_end_and_a_lost_index(tmp_path: Path) -> None:
+    a, b = AnswerCache(tmp_path, URL, by="a"), AnswerCache(tmp_path, URL, by="b")
+    requests = [replace(REQUEST, seed=seed) for seed in range(8)]
+    for number, request in enumerate(requests[:6]):
+        (a, b)[number % 2].keep(request, completion(str(number)), {})
+    index, file = sorted(tmp_path.iterdir())
+    assert (index.name, file.name) == ("answers.index", "answers.jsonl")
+
+    def known(cache: AnswerCache) -> list[str]:
+        found = [cache.find(request) for request in requests]
+        return [one.body["choices"][0]["message"]["content"] for one in found if one is not None]  # type: ignore
+
+    assert known(a) == known(b) == known(AnswerCache(tmp_path, URL)) == list("012345")
+    whole, entries = file.read_bytes(), index.read_bytes()
+    for torn, of_index in ((whole[:-9], entries), (whole, entries[:-9]), (whole, b""), (whole[:-9], entries[:70])):
+        file.write_bytes(torn)
+        index.write_bytes(of_index)
+        expected = list("012345")[: torn.count(b"\n")]
+        again = AnswerCache(tmp_path, URL, by="c")
+        assert known(again) == expected
+        again.keep(requests[6], completion("6"), {})
+        assert known(again) == known(AnswerCache(tmp_path, URL)) == [*expected, "6"]
+        assert len(index.read_bytes()) == 32 * (len(expected) + 1)
+        assert [json.loads(line)["by"] for line in file.read_text().splitlines()][-1] == "c", "no half line is left"
+
+
+def test_answers_of_a_folder_with_a_file_each_are_still_known(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path, URL, by="b")
+    cache.keep(REQUEST, completion("8"), {})
+    name = json.loads((tmp_path / "answers.jsonl").read_text())["digest"]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / name[:2]).mkdir()
+    old = {"format": 1, "by": "a", "body": completion("7")}
+    (tmp_path / name[:2] / f"{name}.json").write_text(json.dumps(old))
+    assert AnswerCache(tmp_path, URL, by="b").find(REQUEST) == (completion("7"), "a", {})
 
 
 def test_what_servers_write_differently_is_read() -> None:

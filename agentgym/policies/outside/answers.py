@@ -20,11 +20,14 @@ _LENGTH, _FILTERED = ("length", "max_tokens", "model_length"), ("content_filter"
 
 
 class ServerFault(Exception):
-    """The server failed in a way that may pass. retry_after_s: as it says itself. busy: all requests have to wait."""
+    """The server failed in a way that may pass. retry_after_s: as it says itself. busy: all requests have to wait.
+    body: of an answer that is none; its tokens may be paid."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, busy: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, busy: bool = False, body: Json = None
+    ) -> None:
         super().__init__(message)
-        self.retry_after_s, self.busy = retry_after_s, busy
+        self.retry_after_s, self.busy, self.body = retry_after_s, busy, body
 
 
 class ContextFull(Exception):
@@ -132,7 +135,8 @@ def read_answer(body: Json, request: ChatRequest) -> ChatAnswer:
         message = choice["message"]  # type: ignore[index, call-overload]
         assert isinstance(choice, Mapping) and isinstance(message, Mapping) and isinstance(body, Mapping)
     except (KeyError, IndexError, TypeError, AssertionError):
-        raise ServerFault(f"its answer is not a chat completion: {json.dumps(body)[:_MAX_SHOWN]}") from None
+        shown = json.dumps(body)[:_MAX_SHOWN]
+        raise ServerFault(f"its answer is not a chat completion: {shown}", body=body) from None
     content, thought = _texts(message.get("content"))
     where = next((name for name in ("reasoning_content", "reasoning") if isinstance(message.get(name), str)), "")
     given = message.get("tool_calls")
@@ -149,7 +153,8 @@ def read_answer(body: Json, request: ChatRequest) -> ChatAnswer:
         reasoning_field=where,
         calls=calls,
         finish=finish,
-        usage=_usage(body.get("usage"), request, said),
+        usage=reported_usage(body)
+        or Usage(prompt_tokens=request.prompt_estimate, completion_tokens=-(-said // CHARS_PER_TOKEN), estimated=True),
         model=str(body.get("model") or request.model),
     )
 
@@ -227,11 +232,12 @@ def _texts(content: object) -> tuple[str, str]:
     return "".join(said), "".join(thought)
 
 
-def _usage(given: Json, request: ChatRequest, said: int) -> Usage:
+def reported_usage(body: Json) -> Usage | None:
+    """What the server counted, also of an answer that cannot be used; None where it did not count."""
+    given = body.get("usage") if isinstance(body, Mapping) else None
     counts = given if isinstance(given, Mapping) else {}
     if not isinstance(counts.get("completion_tokens"), int):
-        completion = -(-said // CHARS_PER_TOKEN)
-        return Usage(prompt_tokens=request.prompt_estimate, completion_tokens=completion, estimated=True)
+        return None
     return Usage(
         prompt_tokens=_count(counts, "prompt_tokens"),
         cached_tokens=_count(counts.get("prompt_tokens_details"), "cached_tokens"),

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from agentgym.errors import InfraError, UserError, nearest
@@ -19,10 +20,12 @@ from agentgym.policies.outside.answers import (
     UnknownModel,
     Unsupported,
     read_answer,
+    reported_usage,
 )
 from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import PolicyConfig
 from agentgym.policies.outside.pace import Pace
+from agentgym.runs.usage import COUNTED
 from agentgym.types import Json
 
 log = logging.getLogger(__name__)
@@ -39,11 +42,13 @@ class ServerGone(InfraError):
 
 class Answered(NamedTuple):
     """waited_s: before the request that was answered was sent. paid: by this evaluation, now or before it was
-    interrupted. from_cache: it was there already, whoever paid for it."""
+    interrupted. lost: tokens of answers that could not be used, after which it was asked again. from_cache: it was
+    there already, whoever paid for it."""
 
     answer: ChatAnswer
     waited_s: float
     paid: bool
+    lost: Mapping[str, int] = MappingProxyType({})
     from_cache: bool = False
 
 
@@ -87,7 +92,7 @@ class ServedPolicy:
             seed=0,
             options=self.config.options,
         )
-        body, _ = await self._tried(hello)
+        body, _ = await self._tried(hello, Counter())
         answer = read_answer(body, hello)
         listed = "lists" if self.model in (self.listed or ()) else "does not list"
         tokens = answer.usage.completion_tokens
@@ -112,14 +117,16 @@ class ServedPolicy:
         began_s = _now_s()
         if (known := self.cache.find(request)) is not None:
             self.counts["from_cache"] += 1
-            return Answered(read_answer(known.body, request), 0.0, paid=known.by == self.cache.by, from_cache=True)
+            paid = known.by == self.cache.by
+            return Answered(read_answer(known.body, request), 0.0, paid, known.lost, from_cache=True)
+        lost = Counter[str]()
         async with self._free:
-            body, sent_s = await self._tried(request)
-        self.cache.keep(request, body)
-        return Answered(read_answer(body, request), sent_s - began_s, paid=True)
+            body, sent_s = await self._tried(request, lost)
+        self.cache.keep(request, body, lost)
+        return Answered(read_answer(body, request), sent_s - began_s, True, lost)
 
-    async def _tried(self, request: ChatRequest) -> tuple[Json, float]:
-        """The body of a readable answer, and when it was asked for."""
+    async def _tried(self, request: ChatRequest, lost: Counter[str]) -> tuple[Json, float]:
+        """The body of a readable answer, and when it was asked for. Adds to `lost` the tokens of unreadable ones."""
         faults = 0
         while True:
             asked = await self._pace.begin(request.prompt_estimate + round(self._completion_mean))
@@ -129,6 +136,8 @@ class ServedPolicy:
                 body = await self.server.complete(self._body(request))
                 usage = read_answer(body, request).usage
             except ServerFault as fault:
+                if (of_fault := reported_usage(fault.body)) is not None:
+                    lost.update({name: getattr(of_fault, name) for name in COUNTED})
                 self._pace.settle(asked, 0)
                 faults += 1
                 await self._wait_after(fault, faults)
