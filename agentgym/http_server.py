@@ -6,11 +6,14 @@ import asyncio
 import functools
 import resource
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from agentgym.errors import UserError
 
 MAX_PIPELINED = 8
 """Requests that wait for the answer of an earlier one of their connection. No client of ours sends any."""
@@ -31,13 +34,61 @@ class Bounds:
     max_connections: int | None = None
 
 
-def configure(app: Any, bounds: Bounds, **settings: Any) -> uvicorn.Config:
+def configure(app: Any, bounds: Bounds, *, ws: str = "none", **settings: Any) -> uvicorn.Config:
     """Settings of a server within the bounds. What clients do wrong is not logged: they could fill the log."""
     protocol: Any = functools.partial(BoundedProtocol, bounds)
     return uvicorn.Config(
-        app, http=protocol, ws="none", log_level="error", access_log=False, proxy_headers=False, server_header=False,
+        app, http=protocol, ws=ws, log_level="error", access_log=False, proxy_headers=False, server_header=False,
         **settings,
     )  # fmt: skip
+
+
+def listen(host: str, ports: Iterable[int]) -> socket.socket:
+    """A socket that listens on the first port that is free; 0 is any. Raises UserError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    error: OSError | None = None
+    for port in ports:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, port))
+            listening.listen(256)
+        except OSError as failed:
+            listening.close()
+            error = failed
+            continue
+        return listening
+    assert error is not None
+    where = f"{host}:{port}" if port else host
+    raise UserError(f"can't listen on {where}: {error.strerror or error}; choose another --port or --host")
+
+
+class _Server(uvicorn.Server):
+    """A server without signal handlers: the caller cancels it. on_start: called once requests are answered."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
+
+
+async def serve_until_cancelled(
+    config: uvicorn.Config, listening: socket.socket, on_start: Callable[[], None], on_end: Callable[[], None]
+) -> None:
+    """Answers requests until cancelled. on_end: called then, before connections are closed."""
+    server = _Server(config, on_start)
+    running = asyncio.create_task(server._serve([listening]))  # `serve` would take the signals
+    try:
+        await asyncio.shield(running)
+    finally:
+        on_end()
+        server.should_exit = True
+        await running
+        listening.close()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -99,14 +150,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect(self._bounds.body_s)
 
     def on_body(self, body: bytes) -> None:
-        if not self.cycle.response_complete:  # or nobody reads it
+        if self.cycle is not None and not self.cycle.response_complete:  # or nobody reads it
             self._unpaid_bytes = max(0, self._unpaid_bytes - _BYTES_PER_BODY_BYTE * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._part, self._unpaid_bytes = "", 0
-        self._expect(self._bounds.head_s if self.cycle.response_complete else None)
+        answered = self.cycle is None or self.cycle.response_complete  # None: it asks for a WebSocket
+        self._expect(self._bounds.head_s if answered else None)
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection is another protocol's from here on, which has limits of its own."""
+        self._expect(None)
+        super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         self._unsent = 0

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         only=_split(arguments.only),
         allowed=_split(arguments.allow),
         max_tokens=arguments.max_tokens,
-        **_sections(arguments.overrides),
+        **sections(arguments.overrides),
     )
     say = _progress(shell)
     report = run_until_stopped(check_environment(shell.plugins(), config, say), shell.warn)
@@ -79,7 +79,7 @@ def _split(given: list[str]) -> tuple[str, ...]:
     return tuple(part.strip() for word in given for part in word.split(",") if part.strip())
 
 
-def _sections(overrides: list[str]) -> dict[str, Any]:
+def sections(overrides: list[str]) -> dict[str, Any]:
     """What `--env.options.X`, `--sandbox.options.X` and `--rewards.X` give."""
     given = apply_overrides({"env": {"options": {}}, "sandbox": {"options": {}}, "rewards": {}}, overrides)
     env, sandbox, rewards = given.pop("env"), given.pop("sandbox"), given.pop("rewards")

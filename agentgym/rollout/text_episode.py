@@ -26,6 +26,7 @@ from agentgym.rollout.tasks import drawn
 from agentgym.sandbox import SandboxBackend, SandboxOptions
 from agentgym.text.tool_formats.hermes import Hermes
 from agentgym.text.tool_text import tools_text, with_tools
+from agentgym.tools import Schema
 from agentgym.types import Episode, Json, Message, Outcome, Split, Stop, Task
 
 _CALLS = Hermes()  # how an action calls tools, and how the prompt says so
@@ -130,7 +131,9 @@ class TextEpisode:
         self._game = game
         self._seed = 0
         self._chosen: Task | None = None
-        self._actions: list[str] = []
+        self._actions: list[str | AgentTurn] = []
+        self._answer: tuple[Message, ...] = ()
+        self._record: Episode | None = None
         self._runner: EpisodeRunner | None = None  # None: no episode is under way
         self._stack = AsyncExitStack()  # what it holds
 
@@ -138,6 +141,21 @@ class TextEpisode:
     def task(self) -> Task:
         """The one that was asked for, or that the last seed draws."""
         return self._chosen or self._game.tasks[self._seed % len(self._game.tasks)]
+
+    @property
+    def answer(self) -> tuple[Message, ...]:
+        """What the last action was answered with."""
+        return self._answer
+
+    @property
+    def record(self) -> Episode:
+        """The episode so far, or the one that ended last."""
+        assert self._record is not None, "reset it first"
+        return self._record
+
+    async def schemas(self) -> Sequence[Schema] | None:
+        """The schemas of the tools that the agent has now; None without. Raises InfraError."""
+        return await self._retrying(EpisodeRunner.schemas)
 
     async def reset(self, seed: int, task_id: str | None = None) -> tuple[str, dict[str, Any]]:
         """Begin the episode of a seed, of one task if its id is given; returns the prompt.
@@ -150,8 +168,11 @@ class TextEpisode:
         text = await self._retrying(_prompt)
         return text, {"task_id": self.task.task_id, "difficulty": self.task.difficulty}
 
-    async def step(self, action: str) -> TextStep:
-        """Say something. Raises InfraError when the episode cannot be scored: that is not a reward of 0."""
+    async def step(self, action: str | AgentTurn) -> TextStep:
+        """Say something; a text calls tools in tags.
+
+        Raises InfraError when the episode cannot be scored: that is not a reward of 0.
+        """
         if self._runner is None:
             raise RuntimeError("the episode is over; call reset()")
 
@@ -206,19 +227,23 @@ class TextEpisode:
             sandbox=game.sandbox,
             episode=Episode(episode_id=task.task_id, task=task, seed=self._seed, retries=retries),
         )
+        self._record = runner.episode
         await runner.lease(self._stack)
         await self._stack.enter_async_context(runner.started())
         return runner
 
-    async def _say(self, runner: EpisodeRunner, action: str) -> str:
-        limit = self._game.config.max_turn_chars
-        cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
-        said = AgentTurn(action[:limit] if cut else action)
-        if runner.context.tools is not None:
-            parsed = _CALLS.parse(said.text)
-            said = AgentTurn(said.text, parsed.content, parsed.calls)
-        reply = await runner.reply(said, cut)
-        return _text(reply.messages)
+    async def _say(self, runner: EpisodeRunner, action: str | AgentTurn) -> str:
+        limit, cut = self._game.config.max_turn_chars, None
+        if isinstance(action, AgentTurn):
+            said = action
+        else:
+            cut = Stop.TURN_TOKENS if 0 < limit < len(action) else None
+            said = AgentTurn(action[:limit] if cut else action)
+            if runner.context.tools is not None:
+                parsed = _CALLS.parse(said.text)
+                said = AgentTurn(said.text, parsed.content, parsed.calls)
+        self._answer = (await runner.reply(said, cut)).messages
+        return _text(self._answer)
 
     async def _scored(self, runner: EpisodeRunner, text: str) -> TextStep:
         await runner.score()

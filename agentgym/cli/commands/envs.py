@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from agentgym.cli import environment_checks
+from agentgym.cli import environment_checks, environment_server
 from agentgym.cli.settings import setting_lines
 from agentgym.cli.shown_tools import tool_line, tools_of
 from agentgym.commands.parser import Parser
@@ -26,8 +26,8 @@ from agentgym.types import Json, Split, Task
 DESCRIPTION = """
 `agentgym envs` lists the environments, and what some of them need installed; `agentgym envs show ENV` prints the
 options of one and some of its tasks, as the agent gets them; `agentgym envs check ENV` plays one without any model and
-looks for faults. ENV may be an import path, as in my_env.py:GuessNumber. Options of the environment are given as
---env.options.NAME VALUE.
+looks for faults; `agentgym envs serve ENV` serves one to OpenEnv's clients. ENV may be an import path, as in
+my_env.py:GuessNumber. Options of the environment are given as --env.options.NAME VALUE.
 """
 EXAMPLES = """
 agentgym envs
@@ -35,6 +35,7 @@ agentgym envs show code_exec
 agentgym envs show math --tasks 5 --split train --seed 3 --answers
 agentgym envs show code_exec --env.options.source jsonl --env.options.path tasks.jsonl
 agentgym envs check math
+agentgym envs serve tool_use
 """
 SHOW_EXAMPLES = """
 agentgym envs show math
@@ -61,7 +62,14 @@ def add_arguments(parser: Parser) -> None:
         examples=environment_checks.EXAMPLES,
     )
     environment_checks.add_arguments(check)
-    for inner in (listing, show, check):
+    serve = actions.add_parser(
+        "serve",
+        help="serve one to OpenEnv's clients",
+        description=environment_server.DESCRIPTION.strip(),
+        examples=environment_server.EXAMPLES,
+    )
+    environment_server.add_arguments(serve)
+    for inner in (listing, show, check, serve):
         inner.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show an error's traceback")
 
 
@@ -77,6 +85,8 @@ def _add_show_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if arguments.action == "check":
         return environment_checks.run(arguments, shell)
+    if arguments.action == "serve":
+        return environment_server.run(arguments, shell)
     registry = shell.plugins()
     if arguments.action != "show":
         if arguments.overrides:

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     flags = {"generator.engine": {"name": arguments.engine}} if arguments.engine else {}
     recipe, _, registry = finish_for(find_policy(arguments.model), flags, arguments, shell)
     bind = _address(arguments)
-    key = _key(arguments)
+    key = read_key(arguments.key_file)
     reporter = choose_reporter(shell, f"serve {recipe.model.path}", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
 
@@ -85,14 +85,14 @@ def _address(arguments: argparse.Namespace) -> str:
     if not 0 <= arguments.port < 65536:
         raise UserError(f"--port is {arguments.port}; give 0 to 65535")
     host = arguments.host.strip("[]")
-    if not _is_here(host) and not arguments.key_file:
+    if not is_here(host) and not arguments.key_file:
         raise UserError(
             f"--host {arguments.host} lets other machines reach the policy; give a key of your own with --key-file FILE"
         )
     return f"[{host}]:{arguments.port}" if ":" in host else f"{host}:{arguments.port}"
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -101,11 +101,11 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _key(arguments: argparse.Namespace) -> str:
+def read_key(key_file: str | None) -> str:
     """The key in the file, which is created if it does not exist; empty without a file. Raises UserError."""
-    if not arguments.key_file:
+    if not key_file:
         return ""
-    path = Path(arguments.key_file).expanduser()
+    path = Path(key_file).expanduser()
     try:
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -113,10 +113,10 @@ def _key(arguments: argparse.Namespace) -> str:
                 file.write(f"sk-{secrets.token_urlsafe(24)}\n")
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--key-file {arguments.key_file}: {error}") from error
+        raise UserError(f"--key-file {key_file}: {error}") from error
     if len(key) < LEAST_KEY or not key.isascii() or any(character.isspace() for character in key):
         raise UserError(
-            f"--key-file {arguments.key_file} holds no key: give at least {LEAST_KEY} characters without white space, "
+            f"--key-file {key_file} holds no key: give at least {LEAST_KEY} characters without white space, "
             "or a file that is not there yet"
         )
     return key
