@@ -9,6 +9,7 @@ from benchmark_packages import FILES_CLASS, user, write_bfcl
 
 from agentgym.env import EpisodeContext
 from agentgym.errors import UserError
+from agentgym.evals.play import summarize
 from agentgym.testing import play
 from agentgym_envs.benchmarks.functions import call_message
 from agentgym_envs.bfcl.environment import BfclEnvironment
@@ -59,7 +60,8 @@ async def test_the_user_goes_on_when_a_turn_has_no_calls(tmp_path: Path) -> None
         ([call_message(("touch", {"name": "c"})), "Made."], 0),  # another state
         ([TOUCH_A, call_message(("touch", {"name": "c"})), "Made."], 0),  # more than was asked for
         ([TOUCH_A, "Made.", "a and b"], 1),  # the state is right, but nobody looked
-        ([TOUCH_A, "Made.", call_message(("ls", {"long": True})), "a and b"], 1),  # a call that was refused
+        ([TOUCH_A, "Made.", call_message(("ls", {"long": True})), "a and b"], 1),  # a call that fails
+        ([call_message(("touch", {"name": "a", "size": "0"})), "Made."], 0),  # a text is no number, as in the package
     ],
 )
 async def test_what_gold_does_not_do_ends_without_success(tmp_path: Path, says, turns_right: int) -> None:
@@ -99,6 +101,30 @@ async def test_a_function_comes_with_its_turn(tmp_path: Path) -> None:
     assert reply.messages == ({"role": "user", "content": "Now?"},) and await offered() == ["touch", "ls", "hidden"]
 
 
+async def test_a_function_that_is_not_offered_yet_is_carried_out_as_the_package_does(tmp_path: Path) -> None:
+    early = ({"question": [user("a?"), user("b?")], "missed_function": {"1": ["touch"]}}, [["ls()"], ["touch('a')"]])
+    environment, [task] = made(tmp_path, early, category="miss_func")
+    assert (await play(environment, task, [LS, "None.", TOUCH_A, "Made."])).success
+    assert not (await play(environment, task, [LS, TOUCH_A, "None.", TOUCH_A, "Made."])).success
+
+
+async def test_the_total_weights_categories_alike_whatever_their_sizes(tmp_path: Path) -> None:
+    for category, count in (("base", 2), ("miss_func", 1), ("miss_param", 1), ("long_context", 1)):
+        write_bfcl(tmp_path, category, *[TWO_TURNS] * count)
+    environment = BfclEnvironment(path=str(tmp_path))
+    rows = []
+    for task in environment.tasks("test"):
+        says = environment.solve(task) if task.category == "base" else [""]
+        rows.append([await play(environment, task, says)])
+    result = summarize(rows, "policy")
+    assert [(one.name, one.value) for one in result.by_category] == [
+        ("base", 1.0), ("long_context", 0.0), ("miss_func", 0.0), ("miss_param", 0.0)
+    ]  # fmt: skip
+    assert [(one.name, one.value) for one in result.measures] == [("multi_turn", 0.25)]
+    part = BfclEnvironment(categories=["base"], path=str(tmp_path))
+    assert "measures" not in (await play(part, next(part.tasks("test")), [""])).info  # no total of a part
+
+
 async def test_what_a_function_raises_is_its_reply(tmp_path: Path) -> None:
     environment, [task] = made(tmp_path, TWO_TURNS)
     episode = await play(environment, task, [TOUCH_A, TOUCH_A, "Made."])
@@ -118,9 +144,9 @@ async def test_episodes_share_no_world(tmp_path: Path) -> None:
 async def test_a_calculation_that_nothing_could_stop_is_refused(tmp_path: Path) -> None:
     sums = ({"question": [user("2 ** 10?")], "involved_classes": ["MathAPI"]}, [["power(base=2, exponent=10)"]])
     environment, [task] = made(tmp_path, sums)
-    tower = call_message(("power", {"base": 10**39, "exponent": 10**9}), ("power", {"base": 10**50, "exponent": 2}))
+    tower = call_message(("power", {"base": 10**39, "exponent": 10**9}), ("power", {"base": "1e999", "exponent": 2}))
     episode = await play(environment, task, [tower, call_message(("power", {"base": 2, "exponent": 10})), "1024"])
-    assert [trace.error for trace in episode.tool_calls] == ["tool", "arguments", ""] and episode.success
+    assert [trace.error for trace in episode.tool_calls] == ["tool", "tool", ""] and episode.success
 
 
 async def test_long_context_loads_the_large_world(tmp_path: Path) -> None:

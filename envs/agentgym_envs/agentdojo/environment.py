@@ -45,6 +45,7 @@ class AgentDojoEnvironment(Environment[OfficeState]):
     """
 
     name: ClassVar[str] = "agentdojo"
+    version: ClassVar[int] = 2
     max_turns: ClassVar[int] = 30
     splits = ("test",)
     requirements: ClassVar[str] = "pip install agentdojo"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from agentgym.errors import nearest
 from agentgym.tools import ToolCall, ToolError, ToolResult
 from agentgym.types import Json, Message
-from agentgym_envs.benchmarks.arguments import Refused, take
 
 Run: TypeAlias = Callable[[str, Mapping[str, Any]], str]
-"""Carries out a call whose arguments fit: name and arguments to what the agent is told. ToolError: its mistake."""
+"""Carries out a call: name and arguments to what the agent is told. ToolError: its mistake."""
 NamedCall: TypeAlias = tuple[str, Mapping[str, Json]]
 
 
@@ -21,21 +21,19 @@ class Functions:
 
     def __init__(self, described: Iterable[Mapping[str, Json]]) -> None:
         self.schemas: tuple[Mapping[str, Json], ...] = tuple({"type": "function", "function": one} for one in described)
-        self.parameters: dict[str, Any] = {
-            str(one["function"]["name"]): one["function"].get("parameters", {}) for one in cast(Any, self.schemas)
-        }
+        self.names = tuple(str(one["function"]["name"]) for one in cast(Any, self.schemas))
 
 
 @dataclass(slots=True)
 class FunctionTools:
-    """The tools of one episode: calls that fit their schemas are given to `run`.
+    """The tools of one episode. Arguments are given to `run` as they are: what does not fit is the package's to say.
 
-    always: calls that are given to it whether they fit or not, since some benchmarks' right calls do not.
+    hidden: names that are carried out although they are not offered, where the benchmark does so.
     """
 
     functions: Functions
     run: Run
-    always: Sequence[NamedCall] = field(default=())
+    hidden: Container[str] = ()
 
     def schemas(self) -> Sequence[Mapping[str, Json]]:
         return self.functions.schemas
@@ -44,16 +42,11 @@ class FunctionTools:
         return False
 
     async def call(self, call: ToolCall) -> ToolResult:
-        parameters = self.functions.parameters.get(call.name)
-        as_it_is = any(call.name == name and call.arguments == arguments for name, arguments in self.always)
-        if parameters is None and not as_it_is:
-            text = f"Error: no tool {call.name!r:.80}.{nearest(call.name, self.functions.parameters)}"
+        if call.name not in self.functions.names and call.name not in self.hidden:
+            text = f"Error: no tool {call.name!r:.80}.{nearest(call.name, self.functions.names)}"
             return ToolResult(text, "unknown_tool")
-        try:
-            given = dict(call.arguments) if parameters is None or as_it_is else take(parameters, call.arguments)
-            return ToolResult(self.run(call.name, given))
-        except Refused as refused:
-            return ToolResult(f"Error: {call.name}: {refused}", "arguments")
+        try:  # a copy: a world keeps and changes lists that it was given, and those of right calls are shared
+            return ToolResult(self.run(call.name, copy.deepcopy(dict(call.arguments))))
         except ToolError as error:
             return ToolResult(str(error), "tool")
 

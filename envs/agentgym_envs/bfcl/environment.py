@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, cast, get_args
@@ -14,6 +15,7 @@ from agentgym.types import Json, Message, Split, Task
 from agentgym_envs.benchmarks.functions import Functions, FunctionTools, call_message
 from agentgym_envs.benchmarks.package import BenchmarkPackage, files_hash, in_order, refuse_training
 from agentgym_envs.bfcl.entries import Category, Entry, data_files, read_entries, read_functions
+from agentgym_envs.bfcl.totals import Totals
 from agentgym_envs.bfcl.world import MODULES, World
 
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
@@ -56,6 +58,7 @@ class BfclEnvironment(Environment[Conversation]):
     """
 
     name: ClassVar[str] = "bfcl"
+    version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 100
     splits = ("test",)
@@ -100,12 +103,13 @@ class BfclEnvironment(Environment[Conversation]):
                 prompt=self._says(entry, 0),
                 answer={"entry": key, "data": self.data_hash[entry.category]},
                 split="test",
-                difficulty=CATEGORIES.index(entry.category),
+                category=entry.category,
             )
 
     async def start(self, context: EpisodeContext[Conversation]) -> Conversation:
         entry = self._entry(context.task)
         context.info.update(success=False, turns_right=0, turns=len(entry.turns))
+        context.info.update(self._totals.of(entry.category))
         return self._offer(Conversation(entry, World(self._classes, entry), World(self._classes, entry)))
 
     async def toolbox(self, context: EpisodeContext[Conversation]) -> Tools:
@@ -121,6 +125,7 @@ class BfclEnvironment(Environment[Conversation]):
         if state.turn == len(state.entry.turns):
             changed = not state.gold.equals(World(self._classes, state.entry))
             context.info.update(success=True, gold_changes=changed)
+            context.info.update(self._totals.of(state.entry.category, success=True))
             return Reply(done=True)
         self._offer(state)
         return Reply(messages=self._says(state.entry, state.turn))
@@ -147,8 +152,7 @@ class BfclEnvironment(Environment[Conversation]):
             described = {str(one["name"]): one for name in entry.classes for one in self._functions[name]}
             offered = Functions(one for name, one in described.items() if name not in later)
             self._offers[entry.classes, later] = offered
-        right = [(call.name, state.gold.bound(call)) for call in entry.gold[state.turn]]
-        state.tools = FunctionTools(self._offers[entry.classes, later], state.run, right)
+        state.tools = FunctionTools(self._offers[entry.classes, later], state.run, hidden=state.world)
         return state
 
     def _entry(self, task: Task) -> Entry:
@@ -162,6 +166,10 @@ class BfclEnvironment(Environment[Conversation]):
                 if name not in MODULES:
                     raise UserError(f"bfcl: {entry.entry_id} needs the class {name!r}.{nearest(name, MODULES)}")
         return {entry.entry_id: entry for entry in entries}
+
+    @functools.cached_property
+    def _totals(self) -> Totals:
+        return Totals(Counter(entry.category for entry in self._entries.values()))
 
     @functools.cached_property
     def _classes(self) -> dict[str, type[Any]]:

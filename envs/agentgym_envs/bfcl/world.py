@@ -6,6 +6,7 @@ import copy
 import decimal
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ MODULES: Final = {
 STATELESS: Final = frozenset({"MathAPI"})
 _COSTLY: Final = {"precision": 1000, "decimal_places": 1000, "exponent": 1000}
 """Numbers that decide how long a calculation takes, with the largest that is carried out: nothing could stop it."""
+_LARGEST: Final = 1e40  # of all other numbers of a calculation
 
 
 class World:
@@ -47,19 +49,20 @@ class World:
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Carry out one call; its result as text. Raises ToolError where the function raised."""
-        for argument, most in _COSTLY.items():
-            value = arguments.get(argument)
-            if isinstance(value, int | float) and abs(value) > most:
-                raise ToolError(f"Error during execution: {argument} is beyond {most}")
         method = self._methods.get(name)
         if method is None:
             raise ToolError(f"Error during execution: no function {name!r:.80}")
+        if type(method.__self__).__name__ in STATELESS:
+            _refuse_large(arguments)
         try:
             with decimal.localcontext():  # one of the functions sets the precision
-                value = method(**arguments)
+                value = method(**copy.deepcopy(dict(arguments)))  # some functions keep and change a list
                 return _text(value)
         except Exception as error:  # the benchmark's rule: whatever a function raises is its reply
             raise ToolError(f"Error during execution: {error}") from error
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._methods
 
     def bound(self, call: GoldCall) -> dict[str, Json]:
         """A right call's arguments by name."""
@@ -78,6 +81,19 @@ class World:
 
 
 _MISSING: Final = object()
+
+
+def _refuse_large(arguments: Mapping[str, Any]) -> None:
+    """Raises ToolError for a number, also as text, with which a calculation may never end."""
+    for name, value in arguments.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        except OverflowError:  # an integer of hundreds of digits
+            number = math.inf
+        if abs(number) > (most := _COSTLY.get(name, _LARGEST)):
+            raise ToolError(f"Error during execution: {name} is beyond {most:g}")
 
 
 def _text(value: Any) -> str:

@@ -34,6 +34,7 @@ class TauBenchEnvironment(Environment[Shop]):
     """
 
     name: ClassVar[str] = "tau_bench"
+    version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 30
     requirements: ClassVar[str] = (

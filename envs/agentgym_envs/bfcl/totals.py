@@ -1,0 +1,30 @@
+"""The leaderboard's totals over categories, and how much a task of each counts for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from agentgym.types import Json
+
+TOTALS: Final[Mapping[str, Mapping[str, float | None]]] = {
+    "multi_turn": {"base": 1, "miss_func": 1, "miss_param": 1, "long_context": 1}
+}
+"""The shares of the categories in a total; None: the tasks of all of its categories count alike."""
+
+
+class Totals:
+    """sizes: the number of tasks of each category that is played. A total of which one is missing is left out."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._weights: dict[str, dict[str, float]] = {}
+        for total, shares in TOTALS.items():
+            if shares.keys() <= sizes.keys():
+                for category, share in shares.items():
+                    weight = 1.0 if share is None else share / sizes[category]
+                    self._weights.setdefault(category, {})[total] = weight
+
+    def of(self, category: str, *, success: bool = False) -> dict[str, Json]:
+        """What an episode records in `info`; nothing for a category that is in no total."""
+        weights = self._weights.get(category)
+        return {"measures": dict.fromkeys(weights, success), "weights": dict(weights)} if weights else {}
