@@ -13,6 +13,7 @@ from agentgym.components import SEAMS, ComponentKind, component, find
 from agentgym.config import build, describe, origin
 from agentgym.config_docs import Setting
 from agentgym.errors import UserError
+from agentgym.evals.shard import Shard
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.policies.outside.config import PolicyConfig
@@ -106,6 +107,12 @@ class EvalConfig:
     """Measure every checkpoint while the run trains, as `agentgym eval RUN --every-checkpoint` does afterwards."""
     at_end: bool = True
     """Measure the first and the last checkpoint on the same held-out tasks when the run ends."""
+    shard: str = ""
+    """The part of the tasks that this machine plays, as 2/8, for an evaluation that several machines share; empty is
+    all."""
+
+    def __post_init__(self) -> None:
+        Shard.read(self.shard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

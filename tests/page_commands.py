@@ -128,8 +128,8 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     name, rest, moved = called(words) if words else ("", [], "")
     if moved:
         raise CommandFailed(moved)
-    starts_a_program = words[:2] == ["agents", "check"]  # which need not be installed
-    if is_server or starts_a_program or (name and name not in OWN and not name.startswith("-")):
+    needs_more = words[:2] in (["agents", "check"], ["eval", "merge"])  # a program, and shards
+    if is_server or needs_more or (name and name not in OWN and not name.startswith("-")):
         command = load_command(name)
         parser = Parser(prog=f"agentgym {name}", description="", examples="")
         command.add_arguments(parser)

@@ -52,8 +52,10 @@ RUNS = {
     "audit": "check that a run's folder is whole: nothing twice, lost or left behind",
 }
 """The commands of `agentgym runs`. All but `list` can still be called alone, as most of them once were."""
+MERGE = "eval merge"
 OWN = {name: text for group in GROUPS.values() for name, text in group.items()} | {
-    f"runs {name}": text for name, text in RUNS.items()
+    MERGE: "make one evaluation of the shards that several machines have played",
+    **{f"runs {name}": text for name, text in RUNS.items()},
 }
 _ATTRIBUTES = ("DESCRIPTION", "EXAMPLES", "TAKES_OVERRIDES", "add_arguments", "run")  # of Command
 
@@ -78,6 +80,8 @@ def called(words: Sequence[str]) -> tuple[str, list[str], str]:
         return f"runs {name}", rest, f"note: {note}"
     if name == "runs" and rest and not rest[0].startswith("-"):
         return f"runs {rest[0]}", rest[1:], ""
+    if words[:2] == MERGE.split():  # a model of that name is ./merge
+        return MERGE, rest[1:], ""
     return name, rest, ""
 
 

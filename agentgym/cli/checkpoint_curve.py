@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 PICTURE = "checkpoints.png"  # in the run's folder
 BAR = 40  # columns
-OWN = ("recipe", "agent", "reward", "seed", "greedy", "name", "resume", "base_url", "api_key_env", "evals_dir", "check")
+OWN = ("recipe", "agent", "reward", "seed", "greedy", "name", "resume", "base_url", "api_key_env", "evals_dir", "check",
+       "shard")  # fmt: skip
 MACHINE = ("generator", "sandbox", "launcher", "hosts", "eval.tasks", "eval.samples_per_task", "eval.scores_cuts")
 
 

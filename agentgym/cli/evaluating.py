@@ -129,7 +129,8 @@ def finish_for(
 
 def new_name(policy: Policy, recipe: Recipe) -> str:
     """A new folder's name: policy, environment, date and time."""
-    return f"{policy.name}-{default_name(recipe)}"
+    shard = f"-{recipe.eval.shard.replace('/', 'of')}" if recipe.eval.shard else ""
+    return f"{policy.name}-{default_name(recipe)}{shard}"
 
 
 def server_lines(config: PolicyConfig) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from agentgym.runs.report import sandbox_text
+
 if TYPE_CHECKING:
     from agentgym.evals.checkpoints import Point
     from agentgym.evals.measures import Measured
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from agentgym.evals.statistics import PairedDifference, RunDifference
     from agentgym.run.ending import TrainResult
     from agentgym.runs.folder import RunFolder
+    from agentgym.runs.report import Reporter
 
 UNKNOWN = "success is unknown: the environment recorded none in `info`"
 COUNTS = ("tasks", "episodes", "unsupported", "too long", "cut", "infra errors")
@@ -75,6 +78,23 @@ def measure_tables(
             for name, one in zip(names or [result.checkpoint for result in results], found, strict=True)
         ]
         yield ("checkpoint", *chosen), rows
+
+
+def show_result(result: EvalResult, environment: str, folder: RunFolder, reporter: Reporter) -> None:
+    """All tables of one evaluation, and where it is saved."""
+    reporter.table(f"{environment}, held-out tasks", *eval_table([result]))
+    for table in measure_tables([result]):
+        reporter.table(MEASURES, *table)
+    if result.success is None and result.num_episodes:
+        reporter.note(UNKNOWN)
+    if result.sandbox:
+        reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
+    header, rows = pass_table(result)
+    if result.usage:
+        reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
+    if rows:
+        reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
+    reporter.note(f"\nsaved in {folder.path}: agentgym runs episodes {folder.path}")
 
 
 USAGE_HEADER = ("checkpoint", "turns", "from the cache", "prompt", "cached", "completion", "reasoning", "cost", "paid")

@@ -57,6 +57,12 @@ class Saved:
     def load(cls, folder: RunFolder, step: int, name: str) -> Saved | None:
         """None when the folder has no finished evaluation of the step."""
         record = read_record(folder, step)
+        setup = cast("dict[str, Json]", record.get("setup", {}))
+        if shard := setup.get("shard"):
+            raise UserError(
+                f"{folder.path} is shard {shard} of an evaluation; make one of all shards first: "
+                "agentgym eval merge SHARD... --output FOLDER"
+            )
         if not record.get("result"):
             return None
         plays: dict[str, dict[int, Play]] = {}
@@ -76,7 +82,7 @@ class Saved:
             name=name,
             folder=folder,
             step=step,
-            setup=EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"])),
+            setup=EvalSetup.from_mapping(setup),
             result=EvalResult.from_mapping(cast("dict[str, Json]", record["result"])),
             plays=plays,
             digests=digests,

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from agentgym.env import Environment
 from agentgym.errors import InfraError
 from agentgym.evals.measures import Measured, environment_measures, read_measured, success_by_category
+from agentgym.evals.shard import Shard
 from agentgym.evals.statistics import (
     PairedDifference,
     TaskScores,
@@ -38,7 +39,7 @@ class EvalSetup:
     """What an evaluation plays. Two policies with equal setups play the same tasks with the same seeds.
 
     version: the environment's. data_hash: of all tasks, with their prompts and answers. greedy: the likeliest
-    token is taken.
+    token is taken. shard: the part of the tasks that is played, see `Shard`; empty is all.
     """
 
     environment: str
@@ -48,10 +49,11 @@ class EvalSetup:
     samples_per_task: int
     seed: int
     greedy: bool
+    shard: str = ""
 
     @classmethod
     def of(cls, environment: Environment[Any], tasks: Sequence[Task], *, samples_per_task: int, seed: int,
-           greedy: bool) -> Self:  # fmt: skip
+           greedy: bool, shard: str = "") -> Self:  # fmt: skip
         return cls(
             environment=environment.name,
             version=environment.version,
@@ -60,10 +62,17 @@ class EvalSetup:
             samples_per_task=samples_per_task,
             seed=seed,
             greedy=greedy,
+            shard=shard,
         )
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of the tasks that are played."""
+        return Shard.read(self.shard).tasks(self.num_tasks)
+
     def to_mapping(self) -> dict[str, Json]:
-        return asdict(self)
+        found = asdict(self)
+        return found if self.shard else {key: value for key, value in found.items() if key != "shard"}
 
     @classmethod
     def from_mapping(cls, saved: Mapping[str, Json]) -> Self:
@@ -169,7 +178,7 @@ async def play_eval(
     ended: Callable[[int, int, Episode], None],
     scores_cuts: bool = False,
 ) -> list[list[Episode]]:
-    """One row of episodes for each task.
+    """One row of episodes for each task of the setup's shard.
 
     The same tasks and seed give the same prompts and sampling seeds, whatever the policy. known: episodes by id
     that were played before. ended: is called with every other one, with the numbers of its task and sample.
@@ -188,7 +197,10 @@ async def play_eval(
         if not scores_cuts:
             _leave_out_cut(episode)
         ended(number, sample, episode)
-        if number * setup.samples_per_task + sample < NUM_FIRST and episode.outcome is Outcome.INFRA_ERROR:
+        if (
+            setup.numbers.index(number) * setup.samples_per_task + sample < NUM_FIRST
+            and episode.outcome is Outcome.INFRA_ERROR
+        ):
             nonlocal broken
             broken += episode.error is not None and episode.error.kind not in COUNTED_APART
             if broken == NUM_FIRST:
@@ -198,7 +210,7 @@ async def play_eval(
     async with asyncio.TaskGroup() as playing:
         plays = [
             [playing.create_task(play(number, sample)) for sample in range(setup.samples_per_task)]
-            for number in range(len(tasks))
+            for number in setup.numbers
         ]
     return [[one.result() for one in row] for row in plays]
 

@@ -131,13 +131,13 @@ class EvaluationSummary:
 
 
 def evaluation_summary(folder: RunFolder, step: int) -> EvaluationSummary | None:
-    """The summary of a folder's evaluation of a step; None while it is not finished.
+    """The summary of a folder's evaluation of a step; None while it is not finished, and for a shard of one.
 
     Raises UserError for files that can't be read, or that another version wrote.
     """
     record = read_record(folder, step)
     setup, result = record.get("setup"), record.get("result")
-    if not isinstance(setup, Mapping) or not isinstance(result, Mapping):
+    if not isinstance(setup, Mapping) or not isinstance(result, Mapping) or setup.get("shard"):
         return None
     path = folder.evaluation_file(step, ".json")
     try:

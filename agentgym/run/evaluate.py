@@ -193,13 +193,23 @@ async def measure(
     config = gym.settled.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
     setup = EvalSetup.of(
-        gym.environment, tasks, samples_per_task=config.samples_per_task, seed=config.seed, greedy=config.greedy
+        gym.environment,
+        tasks,
+        samples_per_task=config.samples_per_task,
+        seed=config.seed,
+        greedy=config.greedy,
+        shard=config.shard,
     )
+    if not setup.numbers:
+        raise UserError(f"the shard {config.shard} has no task: only {len(tasks)} are played; give fewer shards")
     files = EvaluationFiles(folder, step, weights)
     known = the_same(files.begin(setup.to_mapping(), resume=resume), tasks, setup)
-    total = len(tasks) * config.samples_per_task
+    total = len(setup.numbers) * config.samples_per_task
     done = len(known)
-    reporter.phase(f"measuring {name} on {len(tasks)} held-out tasks, {config.samples_per_task} times each")
+    of_all = f" (shard {config.shard} of {len(tasks)})" if config.shard else ""
+    reporter.phase(
+        f"measuring {name} on {len(setup.numbers)} held-out tasks{of_all}, {config.samples_per_task} times each"
+    )
     if known:
         reporter.note(f"{len(known)} of {total} episodes were played before")
 
@@ -212,10 +222,9 @@ async def measure(
 
     with gym.activity.doing("evaluate"):
         rows = await play_eval(player, tasks, setup, known=known, ended=ended, scores_cuts=config.scores_cuts)
-    files.save_episodes(rows)
-    sinks.log_episodes(
-        lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in enumerate(rows)])
-    )
+    files.save_episodes(rows, setup.numbers)
+    numbered = list(zip(setup.numbers, rows, strict=True))
+    sinks.log_episodes(lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in numbered]))
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)
     result = summarize(rows, name)
@@ -238,8 +247,8 @@ def _group(step: int, number: int, episodes: Sequence[Episode]) -> Group:
 def the_same(known: Mapping[str, Episode], tasks: Sequence[Task], setup: EvalSetup) -> dict[str, Episode]:
     """The episodes that a setup would play again, of those that were played before."""
     plan = {
-        eval_episode(number, sample): (task, eval_seed(setup, number, sample))
-        for number, task in enumerate(tasks)
+        eval_episode(number, sample): (tasks[number], eval_seed(setup, number, sample))
+        for number in setup.numbers
         for sample in range(setup.samples_per_task)
     }
     return {

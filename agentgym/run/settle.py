@@ -49,6 +49,8 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
 
     Raises UserError for what the user must fix, with the numbers and what would do.
     """
+    if recipe.eval.shard:
+        raise UserError("eval.shard is for `agentgym eval`: a run measures itself on all tasks; leave it out")
     model_path = _model_of(recipe, scratch)
     architecture = read_architecture(model_path)  # raises for what can't be trained
     settled = recipe

@@ -59,9 +59,9 @@ class EvaluationFiles:
         )
         append_line(self._part, dump_line(encode_saved(saved)))
 
-    def save_episodes(self, rows: Sequence[Sequence[Episode]]) -> None:
-        """All of them, one row for each task."""
-        self._folder.save_evaluation(self._step, rows)
+    def save_episodes(self, rows: Sequence[Sequence[Episode]], numbers: Sequence[int] | None = None) -> None:
+        """All of them, one row for each task. numbers: of the tasks; None counts them from 0."""
+        self._folder.save_evaluation(self._step, rows, numbers)
         with writing(self._part):
             self._part.unlink(missing_ok=True)
 

@@ -275,11 +275,16 @@ class RunFolder:
         ]
         save_episodes(self.episode_file(step), records)
 
-    def save_evaluation(self, step: int, episodes: Sequence[Sequence[Episode]]) -> None:
-        """The episodes of an evaluation of the weights after `step`, one row for each task."""
+    def save_evaluation(
+        self, step: int, episodes: Sequence[Sequence[Episode]], numbers: Sequence[int] | None = None
+    ) -> None:
+        """The episodes of an evaluation of the weights after `step`, one row for each task.
+
+        numbers: of the tasks; None counts them from 0.
+        """
         records = [
             record
-            for number, row in enumerate(episodes)
+            for number, row in zip(range(len(episodes)) if numbers is None else numbers, episodes, strict=True)
             for group in (Group(group_id=number, task=row[0].task, start_version=step, episodes=[*row]),)
             for record in encode_group(group, step=step, trained=False)
         ]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym.evals.diagnosis import Evaluation
+from agentgym.evals.shard import Shard
 from agentgym.evals.statistics import PairedDifference
 from agentgym.tables.episode_table import Table
 from agentgym.tables.run import Run
@@ -44,11 +45,12 @@ def evaluations(run: Run) -> list[dict[str, Any]]:
 def _row(step: int, one: Evaluation | None, record: Mapping[str, Any]) -> dict[str, Any]:
     setup = record.get("setup")
     planned = setup if isinstance(setup, Mapping) else {}
+    tasks = Shard.read(planned.get("shard", "")).tasks(planned.get("num_tasks", 0))
     return {
         "step": step,
         "finished": isinstance(record.get("result"), Mapping),
         **{key: getattr(one.result, key) if one else None for key in MEASURED},
-        "planned_episodes": planned.get("num_tasks", 0) * planned.get("samples_per_task", 0) or None,
+        "planned_episodes": len(tasks) * planned.get("samples_per_task", 0) or None,
         "environment": planned.get("environment", ""),
     }
 

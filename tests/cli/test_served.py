@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,67 @@ def test_answers_are_shared_between_evaluations_where_that_is_asked_for(measure,
         usage = json.loads(ended.out.splitlines()[-1])["usage"]
         assert ended.code == 0 and usage["turns_from_cache"] == float(turns)
     assert asked(served) == 8
+
+
+def test_shards_that_are_merged_equal_one_evaluation(measure, cli, served: FaultyServer) -> None:
+    served.faults = ["500", "odd", "429"]
+    whole = measure("--name", "whole", "--tasks", "5")
+    assert whole.code == 0, whole.err
+    for number in (1, 2):
+        words = ("--name", f"part-{number}", "--tasks", "5", "--shard", f"{number}/2", "--policy.concurrency", "2")
+        served.faults = ["500"] * 30 if number == 2 else []
+        ended = measure(*words, "--policy.max_retries", "6" if number == 1 else "0")
+        assert ended.code == (0 if number == 1 else 1), ended.err
+    paths = ("evals/part-2", "evals/part-1")
+    early = cli("eval", "merge", *paths, "--output", "evals/all")
+    assert early.code == 2 and "shard 2/2 in 'evals/part-2' is not finished" in early.err
+    served.faults = []
+    assert cli("eval", "--resume", "evals/part-2").code == 0
+    different = cli("eval", "merge", *paths, "--output", "evals/all")
+    assert different.code == 0, "limits of a machine may differ: " + different.err
+
+    def saved(name: str) -> list[tuple[Any, ...]]:
+        episodes = RunFolder.open(f"evals/{name}").read_episodes(0, evaluation=True)
+        return [(one.group_id, one.index, replace(one.episode, timing_s={}, info={})) for one in episodes]
+
+    assert saved("all") == saved("whole") and len(saved("all")) == 10
+    first, second = (json.loads(Path(f"evals/{name}/evals/step-000000.json").read_text()) for name in ("whole", "all"))
+    assert first["setup"] == second["setup"]
+    for key in set(first["result"]) - {"usage"}:
+        assert first["result"][key] == second["result"][key], key
+    assert first["result"]["usage"]["prompt_tokens"] == second["result"]["usage"]["prompt_tokens"]
+    compared = cli("compare", "evals/whole", "evals/all")
+    assert compared.code == 0 and "the configs are the same" in compared.out
+    part = cli("compare", "evals/whole", "evals/part-1")
+    assert part.code == 2 and "is shard 1/2 of an evaluation" in part.err
+
+
+def test_shards_that_do_not_belong_together_are_refused(measure, cli) -> None:
+    for name, *words in (
+        ("1", "--shard", "1/3"), ("2", "--shard", "2/3"), ("hot", "--shard", "3/3", "--rollout.temperature", "0.5"),
+        ("other", "--shard", "3/3", "--seed", "7"), ("half", "--shard", "2/2"), ("whole",),
+    ):  # fmt: skip
+        assert measure("--name", name, *words).code == 0
+    for given, expected in (
+        ("1 2", "a shard is missing: 3/3; 2 of 3 are given"),
+        ("1", "shards are missing: 2/3, 3/3"),
+        ("1 2 2", "shard 2/3 is given twice: evals/2 and evals/2"),
+        ("1 2 hot", "rollout.temperature: 1.0 and 0.5"),
+        ("1 2 other", "seed: 1000003 and 7"),
+        ("1 half", "shards: one of 3 and one of 2"),
+        ("1 whole", "'evals/whole' is not a shard: it plays all of its 4 tasks"),
+        ("1 nowhere", "no run folder 'evals/nowhere'"),
+    ):
+        ended = cli("eval", "merge", *(f"evals/{name}" for name in given.split()), "--output", "evals/all")
+        assert ended.code == 2 and expected in ended.err and not Path("evals/all").exists(), (given, ended.err)
+    late = measure("--name", "none", "--shard", "5/9")
+    assert late.code == 2 and "the shard 5/9 has no task" in late.err and not Path("evals/none").exists()
+    assert "give a number of a total" in measure("--shard", "3/2").err
+    assert measure("--name", "single", "--shard", "1/1").code == 0
+    with Path("evals/single/evals/step-000000.jsonl.gz").open("r+b") as file:
+        file.truncate(900)
+    damaged = cli("eval", "merge", "evals/single", "--output", "evals/all")
+    assert damaged.code == 2 and "is damaged: it has" in damaged.err and not Path("evals/all").exists()
 
 
 def test_a_plan_contacts_nobody_and_a_check_asks_once(measure, served: FaultyServer) -> None:

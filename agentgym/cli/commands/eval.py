@@ -20,16 +20,7 @@ from agentgym.cli.evaluating import (
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import Finished, add_recipe_arguments, finish
-from agentgym.cli.results import (
-    MEASURES,
-    UNKNOWN,
-    USAGE_HEADER,
-    eval_json,
-    eval_table,
-    measure_tables,
-    pass_table,
-    usage_row,
-)
+from agentgym.cli.results import eval_json, show_result
 from agentgym.cli.trust import add_trust_argument, trusted
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -39,7 +30,6 @@ from agentgym.errors import UserError
 from agentgym.policies.outside.config import served_name
 from agentgym.run.positions import check_positions
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
-from agentgym.runs.report import sandbox_text
 
 DESCRIPTION = """
 Play a policy on held-out tasks and print its success with a 95% confidence interval, and pass@k for tasks that are
@@ -51,7 +41,8 @@ openai:NAME is a model behind any OpenAI-compatible server: at --base-url, or Op
 are shown, and answers are kept, so that none is paid twice (docs/outside_policies.md).
 
 Episodes and result are saved in a folder in --evals-dir, which `agentgym runs episodes` and `agentgym compare` read.
-An evaluation that was interrupted goes on with --resume.
+An evaluation that was interrupted goes on with --resume. --shard 2/8 plays an eighth of the tasks on this machine, the
+same on each call; `agentgym eval merge` makes one evaluation of all eight.
 
 With --every-checkpoint, or --checkpoints 0,10,last, all of a run's checkpoints (or those) play the same tasks, as the
 run itself plays them. The results are the run's own evaluations of those steps, in its folder and on its page; here
@@ -70,6 +61,8 @@ agentgym eval openai:qwen3-8b --base-url http://127.0.0.1:8000/v1 --env math
 agentgym eval openai:gpt-5-mini --env tool_use --tasks 50 --policy.price_prompt 0.25 --policy.price_completion 2
 agentgym eval openai:some/model --base-url https://a.vendor/api/v1 --api-key-env VENDOR_KEY --env math --check
 agentgym eval --resume evals/math-1-more
+agentgym eval runs/math-1 --tasks 5000 --shard 2/8 --name math-1-2of8
+agentgym eval merge evals/math-1-* --output evals/math-1-all
 agentgym eval runs/math-1 --every-checkpoint --tasks 200
 agentgym eval runs/math-1 --checkpoints 12,20,last --json
 """
@@ -80,6 +73,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a checkpoint, run, Hugging Face folder or hub name")
     add_recipe_arguments(parser)
     add_eval_arguments(parser)
+    parser.add_argument("--shard", metavar="K/N", help="play every N-th task from task K on, for `agentgym eval merge`")
     parser.add_argument("--name", help="of the folder (default: policy, environment, date and time)")
     parser.add_argument("--resume", metavar="FOLDER", help="continue the evaluation in this folder")
     parser.add_argument(
@@ -151,7 +145,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
         raise UserError("agentgym eval needs a MODEL, or --resume FOLDER. `agentgym eval --help` shows examples.")
     policy = find_policy(arguments.model)
     base, where = base_recipe(arguments.recipe, policy.run_dir, trust=arguments.trust, shell=shell)
-    flags = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
+    own = {"model.path": policy.path, "model.random_weights": False, "env.name": arguments.env}
+    flags = own | {"eval.shard": arguments.shard}
     finished = finish(base, flags | eval_flags(arguments), arguments, where, shell, served=True)
     recipe = finished[0]
     refuse_server_options([policy], arguments)
@@ -166,7 +161,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
 
 def _resume(arguments: argparse.Namespace, shell: JobShell) -> int:
     given = [name for name in ("model", "recipe", "env", "agent", "reward", "tasks", "samples", "seed", "greedy",
-             "name") if getattr(arguments, name) is not None]  # fmt: skip
+             "name", "shard") if getattr(arguments, name) is not None]  # fmt: skip
     if given or arguments.overrides:
         raise UserError(
             f"--resume continues with the evaluation's own settings; leave out {(given or arguments.overrides)[0]!r}"
@@ -208,19 +203,7 @@ def _measure(
         if arguments.json:
             shell.say(json.dumps(eval_json(result, folder)))
             return 0 if result.num_episodes else 1
-        reporter.table(f"{recipe.env.name}, held-out tasks", *eval_table([result]))
-        for table in measure_tables([result]):
-            reporter.table(MEASURES, *table)
-        if result.success is None and result.num_episodes:
-            reporter.note(UNKNOWN)
-        if result.sandbox:
-            reporter.note(f"sandbox {result.sandbox}: {sandbox_text(result.sandbox_metrics)}")
-        header, rows = pass_table(result)
-        if result.usage:
-            reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
-        if rows:
-            reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
-        reporter.note(f"\nsaved in {folder.path}: agentgym runs episodes {folder.path}")
+        show_result(result, recipe.env.name, folder, reporter)
     return 0 if result.num_episodes else 1  # all were cut by time: nothing was measured
 
 
@@ -244,7 +227,8 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
     shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
     if (agent := name_of("agents", recipe.agent)) != "chat":
         shell.say(f"  agent        {agent}")
-    shell.say(f"  tasks        {held_out}, {recipe.eval.samples_per_task} times each")
+    shard = f", of which this is shard {recipe.eval.shard}" if recipe.eval.shard else ""
+    shell.say(f"  tasks        {held_out}{shard}, {recipe.eval.samples_per_task} times each")
     shell.say(f"  folder       {folder}")
     if arguments.check:
         shell.say(found)
