@@ -141,22 +141,32 @@ def evaluation_summary(folder: RunFolder, step: int) -> EvaluationSummary | None
         return None
     path = folder.evaluation_file(step, ".json")
     try:
-        return _summary(folder, step, setup, result, path.stat().st_mtime)
+        return summary_of(folder, step, setup, result, _index(folder.episode_file(step, evaluation=True)))
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise UserError(f"can't read the evaluation {path}: {type(error).__name__}: {error}") from None
 
 
-def _summary(
-    folder: RunFolder, step: int, setup: Mapping[str, Any], result: Mapping[str, Any], time: float
+def summary_of(
+    folder: RunFolder,
+    step: int,
+    setup: Mapping[str, Any],
+    result: Mapping[str, Any],
+    index: FileIndex | None,
+    *,
+    within: Path | None = None,
 ) -> EvaluationSummary:
+    """The summary of an evaluation's record and the index of its episodes.
+
+    within: the run of a checkpoint that was measured is not looked up outside of this folder; None: anywhere.
+    Raises KeyError, TypeError, ValueError, AttributeError, OSError or UserError for what another version wrote.
+    """
     config = folder.load_config() if (folder.path / "config.yaml").is_file() else {}
     note = read_note(folder.path, step)
-    index = _index(folder.episode_file(step, evaluation=True))
     left_out = ("num_unsupported", "num_too_long", "num_cut")
     return EvaluationSummary(
         folder=str(folder.path),
         file_step=step,
-        **_policy(folder, step, config),
+        **_policy(folder, step, config, within),
         agent=str(value_at(config, "agent.name") or "chat"),
         **{key: setup[key] for key in ("environment", "version", "data_hash", "num_tasks", "samples_per_task")},
         seed=setup["seed"],
@@ -176,11 +186,11 @@ def _summary(
         sandbox=result.get("sandbox", ""),
         tags=note.tags,
         note=note.text,
-        time=time,
+        time=folder.evaluation_file(step, ".json").stat().st_mtime,
     )
 
 
-def _policy(folder: RunFolder, step: int, config: Mapping[str, object]) -> dict[str, Any]:
+def _policy(folder: RunFolder, step: int, config: Mapping[str, object], within: Path | None) -> dict[str, Any]:
     """What was measured: a checkpoint, in its run's folder or elsewhere, or a model that no run made."""
     model = str(value_at(config, "model.path") or "")
     found = _CHECKPOINT.fullmatch(model)
@@ -190,6 +200,8 @@ def _policy(folder: RunFolder, step: int, config: Mapping[str, object]) -> dict[
     run = Path(found["run"]) if found else folder.path
     if found:
         places = [run, folder.path.parent.parent / run]
+        if within is not None:
+            places = [one for one in places if one.resolve().is_relative_to(within.resolve())]
         config = next((read_yaml(one / "config.yaml") for one in places if (one / "config.yaml").is_file()), config)
         base = str(value_at(config, "model.path") or "")
         model = "" if base == model else base  # unknown once the run is gone

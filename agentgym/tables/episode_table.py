@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,9 +146,12 @@ class Tables:
         return self.cache / f"{hashlib.blake2b(os.fsencode(path.resolve()), digest_size=12).hexdigest()}.index.json"
 
 
-def episode_files(run: Path) -> Iterator[tuple[str, int, Path, tuple[int, int, int]]]:
+def episode_files(
+    run: Path, sources: Iterable[str] = tuple(FOLDERS)
+) -> Iterator[tuple[str, int, Path, tuple[int, int, int]]]:
     """source, step, path and stamp of the episode files, by source and step; of an evaluation the whole file counts."""
-    for source, folder in FOLDERS.items():
+    for source in sources:
+        folder = FOLDERS[source]
         found: dict[int, tuple[Path, tuple[int, int, int]]] = {}
         path = inside(run, folder)
         try:

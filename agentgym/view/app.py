@@ -27,6 +27,7 @@ from agentgym.tables.comparing import compare_json, diff_json, sides_json
 from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_json
 from agentgym.tables.episode import NO_TOKENIZER, episode_json
 from agentgym.tables.episode_search import group_json, search, whole
+from agentgym.tables.evaluation import evaluation_json
 from agentgym.tables.problems import Problem
 from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.roots import Roots
@@ -130,6 +131,9 @@ class View:
             text_missing=NO_TOKENIZER if wants_texts else "not asked for",
         )
 
+    def evaluation(self, request: Request) -> Any:
+        return evaluation_json(self._asked(request), request.path_params["step"])
+
     def diff(self, request: Request) -> Any:
         return diff_json(self._asked(request), *(_given(request, name) for name in ("a", "b")))
 
@@ -200,6 +204,7 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
         f"{run}/episodes": view.episodes,
         f"{run}/groups/{{source}}/{{step:int}}/{{group:int}}": view.group,
         f"{run}/episodes/{{key}}": view.episode,
+        f"{run}/evaluations/{{step:int}}": view.evaluation,
         f"{run}/diff": view.diff,
         "/api/compare": view.compare,
         "/api/compare/sides": view.sides,

@@ -19,6 +19,7 @@ from agentgym.tables.comparing import sides_json
 from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_json
 from agentgym.tables.episode import episode_json
 from agentgym.tables.episode_search import MAX_LIMIT, search
+from agentgym.tables.evaluation import evaluation_json
 from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.run import Run
 from agentgym.tables.summary import run_row
@@ -74,6 +75,9 @@ class Export:
         self._add(f"{base}/lanes", lambda: lanes_json(run, 0, 10**9))
         self._add(f"{base}/time", lambda: time_json(run, 400))
         self._add(f"{base}/events?tail=200", lambda: events_json(run, 200))
+        for part in run.episodes.read().parts:
+            if part.source == "eval":
+                self._add(f"{base}/evaluations/{part.step}", partial(evaluation_json, run, part.step))
 
     def _add_episodes(self, run: Run) -> None:
         """The rows of the newest, and as many of them whole as there is room for."""

@@ -10,11 +10,12 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentgym.runs.liveness import Liveness
 from agentgym.runs.metrics import Tail, parse_row
 from agentgym.runs.steering import Steering
+from agentgym.tables.episode_table import episode_files
 from agentgym.tables.run import Run
 from agentgym.tables.summary import processes
 
@@ -32,22 +33,27 @@ async def live(
         await asyncio.to_thread(metrics.skip)
     status: Any = None
     asked: Any = None
+    played: Any = None
     stuck = False
     quiet_s = 0.0
     yield b"retry: 2000\n\n"
     while not is_closed():
         found = await asyncio.to_thread(_news, run, metrics, events)
-        sent = [*found[0]]
-        if found[1] != status:
-            status = found[1]
+        sent = [*found.sent]
+        if found.status != status:
+            status = found.status
             sent.append(_event("status", {"status": status[0], "reason": status[1]}, metrics.offset))
-        if found[2] != asked:
+        if found.requests != asked:
             if asked is not None:
-                sent.append(_event("steering", {"requests": found[2]}, metrics.offset))
-            asked = found[2]
-        if found[3].is_stuck != stuck:
-            stuck = found[3].is_stuck
-            sent.append(_event("processes", asdict(found[3]), metrics.offset))
+                sent.append(_event("steering", {"requests": found.requests}, metrics.offset))
+            asked = found.requests
+        if found.processes.is_stuck != stuck:
+            stuck = found.processes.is_stuck
+            sent.append(_event("processes", asdict(found.processes), metrics.offset))
+        if found.played != played:
+            if played is not None:
+                sent.append(_event("evaluation", {"steps": sorted(found.played)}, metrics.offset))
+            played = found.played
         for one in sent:
             yield one
         quiet_s = 0.0 if sent else quiet_s + poll_s
@@ -57,7 +63,17 @@ async def live(
         await asyncio.sleep(poll_s)
 
 
-def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str, str], list[Any], Liveness]:
+class _News(NamedTuple):
+    """played: the stamp of each evaluation's episodes, by step."""
+
+    sent: list[bytes]
+    status: tuple[str, str]
+    requests: list[Any]
+    processes: Liveness
+    played: dict[int, tuple[int, int, int]]
+
+
+def _news(run: Run, metrics: Tail, events: Tail) -> _News:
     sent: list[bytes] = []
     before = metrics.offset
     lines, was_cut = metrics.lines()
@@ -74,7 +90,8 @@ def _news(run: Run, metrics: Tail, events: Tail) -> tuple[list[bytes], tuple[str
         sent.append(_event("event", event_of(line.decode("utf-8", "replace")), metrics.offset))
     status, reason, _ = run.status()
     requests = [asdict(one) for one in Steering(run.path).read()]
-    return sent, (status, reason), requests, processes(run)
+    played = {step: stamp for _, step, _, stamp in episode_files(run.path, ("eval",))}
+    return _News(sent, (status, reason), requests, processes(run), played)
 
 
 def event_of(line: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import { AuditView } from "./views/audit.js";
 import { CompareView } from "./views/compare.js";
 import { EnvironmentsView, PlayView } from "./views/environments.js";
 import { EpisodeView } from "./views/episode.js";
+import { EvaluationView } from "./views/evaluation.js";
 import { EpisodesView, GroupView } from "./views/episodes.js";
 import { LeaderboardView } from "./views/leaderboard.js";
 import { RunView } from "./views/run.js";
@@ -19,8 +20,8 @@ const PATIENCE_MS = 150;
 const ALL = [["leaderboard", "Leaderboard", "l"], ["runs", "Runs", "g"]]; // of all runs
 const OVERVIEWS = { leaderboard: LeaderboardView, runs: RunsView };
 const TABS = [["run", "Run", "r"], ["episodes", "Episodes", "e"], ["compare", "Compare", "c"], ["audit", "Audit", "a"], ["environments", "Environments", "v"]];
-const VIEWS = { run: RunView, episodes: EpisodesView, group: GroupView, episode: EpisodeView, compare: CompareView, audit: AuditView, environments: EnvironmentsView, play: PlayView };
-const UNDER = { group: "episodes", episode: "episodes", play: "environments" };
+const VIEWS = { run: RunView, evaluation: EvaluationView, episodes: EpisodesView, group: GroupView, episode: EpisodeView, compare: CompareView, audit: AuditView, environments: EnvironmentsView, play: PlayView };
+const UNDER = { evaluation: "run", group: "episodes", episode: "episodes", play: "environments" };
 const WITHOUT_RUN = ["audit", "environments", "play", "compare"];
 const KEYS = [
   ["g r, g e, g c, g a, g v", "Run, Episodes, Compare, Audit, Environments"], ["g l, g g", "Leaderboard, all runs"], ["/", "the first field to type into"], ["t", "light, dark or as the system"],
@@ -55,14 +56,14 @@ function usePageKeys({ run, help, theme }) {
   });
 }
 
-function Top({ runs, run, view, theme, onHelp }) {
+function Top({ runs, run, kind, view, theme, onHelp }) {
   const active = UNDER[view] ?? view;
   return html`<header class="top">
     <a class="brand" href=${link("runs")} title="All runs">agentgym</a>
     <nav class="tabs all" aria-label="All runs">${ALL.map(([name, label]) => html`<a key=${name} href=${link(name)} aria-current=${name === active ? "page" : undefined}>${label}</a>`)}</nav>
-    ${runs.length > 0 && html`<select class="run-picker" aria-label="Run" onChange=${(event) => go(["leaderboard", "runs", "group", "episode", "play"].includes(view) ? UNDER[view] ?? "run" : view, { run: event.target.value })}>
+    ${runs.length > 0 && html`<select class="run-picker" aria-label="Run" onChange=${(event) => go(["leaderboard", "runs", "evaluation", "group", "episode", "play"].includes(view) ? UNDER[view] ?? "run" : view, { run: event.target.value })}>
       ${runs.map((one) => html`<option key=${one.id} value=${one.id} selected=${one.id === run}>${harmless(one.name)}${one.status === "running" ? " (running)" : ""}</option>`)}</select>`}
-    <nav class="tabs" aria-label="Views">${TABS.map(([name, label]) => html`<a key=${name} href=${link(name, { run })} aria-current=${name === active ? "page" : undefined}>${label}</a>`)}</nav>
+    <nav class="tabs" aria-label="Views">${TABS.map(([name, label]) => html`<a key=${name} href=${link(name, { run })} aria-current=${name === active ? "page" : undefined}>${name === "run" && kind === "eval" ? "Evaluation" : label}</a>`)}</nav>
     <div class="end"><button class="quiet" onClick=${theme.next} title="Colours (t)"><span class="visually-hidden">Colours: </span>${{ system: "auto", light: "light", dark: "dark" }[theme.theme]}</button>
       <button class="quiet" onClick=${onHelp} title="Keys (?)">?<span class="visually-hidden"> keys</span></button></div>
   </header>`;
@@ -89,7 +90,8 @@ function App() {
     document.title = [params.key, UNDER[view] ?? view, name, "agentgym view"].filter(Boolean).map(harmless).join(" · ");
   }, [place]);
   usePlace(place, main);
-  const View = VIEWS[view];
+  const kind = runs.find((one) => one.id === run)?.kind;
+  const View = view === "run" && kind === "eval" ? EvaluationView : VIEWS[view];
   const Overview = OVERVIEWS[view] ?? RunsView;
   const overview = html`<${Overview} key=${view} runs=${runs} params=${params} />`;
   const shown = view in OVERVIEWS && data ? overview
@@ -97,7 +99,7 @@ function App() {
     : run || (data && WITHOUT_RUN.includes(view)) ? html`<${View} key=${view} id=${run} params=${params} dark=${theme.dark} />`
     : data ? overview : !failure && html`<${Loading} what="Reading the runs" />`;
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>To the contents</a>
-    <${Top} runs=${runs} run=${run} view=${view} theme=${theme} onHelp=${() => setHelp(true)} />
+    <${Top} runs=${runs} run=${run} kind=${kind} view=${view} theme=${theme} onHelp=${() => setHelp(true)} />
     <main id="main" tabindex="-1" ref=${main}>
       ${exported && html`<${Exported} />`}
       <${Failed} failure=${failure} />

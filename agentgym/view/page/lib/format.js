@@ -34,6 +34,11 @@ export function interval(low, high, digits = 3) {
   return isNumber(low) && isNumber(high) ? `[${minus(low, digits)}, ${minus(high, digits)}]` : "";
 }
 
+/* An interval with as many digits in every row. */
+export function span(low, high, digits = 3) {
+  return isNumber(low) && isNumber(high) ? `[${fixed(low, digits)}, ${fixed(high, digits)}]` : "";
+}
+
 function minus(value, digits, text = (size) => figure(size, digits)) {
   return value < 0 ? `−${text(-value)}` : text(value);
 }
@@ -54,8 +59,12 @@ export function duration(seconds) {
   return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
 }
 
+const AGES = [[60, 1, "s"], [3600, 60, "min"], [48 * 3600, 3600, "h"], [Infinity, 86400, "days"]]; // seconds below, seconds of the unit
+
 export function ago(then, now = Date.now() / 1000) {
-  return isNumber(then) && then > 0 ? `${duration(Math.max(0, Math.round(now - then)))} ago` : "";
+  if (!isNumber(then) || then <= 0) return "";
+  const [, size, unit] = AGES.find(([below]) => now - then < below);
+  return `${Math.max(0, Math.floor((now - then) / size))} ${unit} ago`;
 }
 
 export function date(seconds) {

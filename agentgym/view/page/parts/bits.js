@@ -69,3 +69,11 @@ export function Facts({ pairs }) {
     ${pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}
   </dl>`;
 }
+
+/* A mean and its interval on a line from `from` to `to`. The figures stand beside it. */
+export function IntervalBar({ mean, low, high, from = 0, to = 1, width = 120 }) {
+  if (![mean, low, high].every((value) => typeof value === "number")) return null;
+  const x = (value) => 5 + ((value - from) / (to - from || 1)) * (width - 10);
+  return html`<svg class="interval" width=${width} height="14" aria-hidden="true"><line class="axis" x1="5" x2=${width - 5} y1="7" y2="7" /><line class="axis" x1="5" x2="5" y1="3" y2="11" /><line class="axis" x1=${width - 5} x2=${width - 5} y1="3" y2="11" />
+    <line class="line thick" x1=${x(low)} x2=${x(high)} y1="7" y2="7" /><circle class="bar s0" cx=${x(mean)} cy="7" r="4" /></svg>`;
+}

@@ -1,13 +1,16 @@
 /* A table of everything at once: searched and sorted in the page, with both in the address. */
-import { html } from "../vendor/htm-preact.module.js";
+import { html, useState } from "../vendor/htm-preact.module.js";
 import { figure } from "../lib/format.js";
 import { byKey } from "../lib/rows.js";
 import { amend } from "../lib/url.js";
 
+const SHOWN = 200; // rows, before it is asked for more
+
 /* columns: [{key, label, value: row => what it is sorted by, cell: row => what is shown (the value without it), num, narrow, falling}].
-   num: figures, to the right. wide: not shown on a telephone. falling: the first click sorts the largest first.
+   num: figures, to the right. wide: not shown on a telephone. kind: a text that may break anywhere. falling: the first click sorts the largest first.
    text: row => what is searched. what: the rows' noun in the plural. head: further filters. The parameters `q` and `sort` are the listing's. */
 export function Listing({ view, params, columns, rows, text, what, sort: usual = "", id = (row) => row.id, children }) {
+  const [whole, setWhole] = useState(false);
   const words = (params.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const found = rows.filter((row) => words.every((word) => text(row).toLowerCase().includes(word)));
   const sort = params.sort ?? usual;
@@ -20,12 +23,13 @@ export function Listing({ view, params, columns, rows, text, what, sort: usual =
       <span class="soft" role="status">${found.length === rows.length ? "" : `${figure(found.length)} of `}${figure(rows.length)} ${what}</span></form>
     <div class="scroll"><table class="listing"><caption class="visually-hidden">${what}; the headings sort</caption>
       <thead><tr>${columns.map((column) => html`<${Heading} key=${column.key} column=${column} sort=${sort} onSort=${(next) => set({ sort: next })} />`)}</tr></thead>
-      <tbody>${sorted.map((row) => html`<tr key=${id(row)}>${columns.map(({ key, value, cell, ...column }) => html`<td key=${key} class=${classes(column)}>${(cell ?? value)(row)}</td>`)}</tr>`)}</tbody></table></div>
+      <tbody>${(whole ? sorted : sorted.slice(0, SHOWN)).map((row) => html`<tr key=${id(row)}>${columns.map(({ key, value, cell, ...column }) => html`<td key=${key} class=${classes(column)}>${(cell ?? value)(row)}</td>`)}</tr>`)}</tbody></table></div>
+    ${!whole && sorted.length > SHOWN && html`<button onClick=${() => setWhole(true)}>show all ${figure(sorted.length)}</button>`}
     ${!found.length && html`<p class="empty">Nothing matches. <button class="link" onClick=${() => set({ q: "" })}>Show all</button></p>`}`;
 }
 
-function classes({ num, wide, clip }) {
-  return [num && "num", wide && "hide-narrow", clip && "clip"].filter(Boolean).join(" ");
+function classes({ num, wide, kind }) {
+  return [num && "num", wide && "hide-narrow", kind && "kind"].filter(Boolean).join(" ");
 }
 
 function Heading({ column, sort, onSort }) {

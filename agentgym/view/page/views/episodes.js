@@ -5,6 +5,7 @@ import { Text } from "../parts/text.js";
 import { useAsked } from "../lib/ask.js";
 import { episodesPage, groupOf } from "../lib/episodes.js";
 import { count, duration, figure, fixed, harmless, signed } from "../lib/format.js";
+import { parseSides, sidesText } from "../lib/sides.js";
 import { amend, go, link } from "../lib/url.js";
 
 const LIMIT = 50;
@@ -107,21 +108,39 @@ function Pages({ data, set }) {
     <span class="soft">${matched ? `${figure(offset + 1)} to ${figure(to)}` : "none"}</span><button disabled=${to >= matched} onClick=${() => set({ offset: offset + limit })}>next</button></nav>`;
 }
 
+/* The members of a group beside each other. measured: they are of an evaluation, and have no advantage. */
+function Members({ run, rows, finals, measured }) {
+  return html`<div class="side-by-side">${rows.map(
+    (row, i) => html`<article key=${row.key} class=${row.success ? "won" : row.success === null ? "" : "lost"}>
+      <h3 class="row"><a href=${link("episode", { run, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
+      <p class="soft">reward ${fixed(row.reward)}${measured ? "" : `, advantage ${signed(row.advantage, 2)}`}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run, key: row.key, diff: rows[0].key })}>diff to the first</a>` : ""}</p>
+      <${Text} text=${finals[row.key] ?? ""} cut=${4000} />
+    </article>`,
+  )}</div>`;
+}
+
+/* The samples of the same task in another evaluation. */
+function OtherSide({ side }) {
+  const { data, failure } = useAsked(() => groupOf(side.run, "eval", side.step, side.task), sidesText([side]));
+  return html`<section><h2><a href=${link("evaluation", { run: side.run, step: side.step })}>${harmless(side.run)} step ${side.step}</a>${data ? `: ${wonOf(data.rows)}` : ""}</h2>
+    <${Failed} failure=${failure} />${data && html`<${Members} run=${side.run} rows=${data.rows} finals=${data.finals} measured=${true} />`}</section>`;
+}
+
+function wonOf(rows) {
+  const episodes = count(rows.length, "episode");
+  return rows.some((row) => row.success === null) ? episodes : `${rows.filter((row) => row.success).length} of ${episodes} succeeded`;
+}
+
 export function GroupView({ id, params }) {
   const { source = "train", step, group } = params;
   const { data, failure } = useAsked(() => groupOf(id, source, step, group), JSON.stringify([id, source, step, group]));
   if (!data) return failure ? html`<${Failed} failure=${failure} />` : html`<${Loading} what="Reading the group" />`;
   const neighbour = (number, text) => number !== null && number !== undefined && html`<a href=${link("group", { run: id, source, step, group: number })}>${text}</a>`;
-  const won = data.rows.some((row) => row.success === null) ? null : data.rows.filter((row) => row.success).length;
-  return html`<h1>Group ${data.group}, step ${data.step}: ${won === null ? count(data.rows.length, "episode") : `${won} of ${count(data.rows.length, "episode")} succeeded`}</h1>
-    <p class="row soft"><span>${harmless(data.task_id)}</span><span>success ${won === null ? "unknown" : figure(won / Math.max(1, data.rows.length))}, n = ${data.rows.length} episodes</span>${neighbour(data.neighbours.previous, "previous group")}${neighbour(data.neighbours.next, "next group")}</p>
+  const measured = source === "eval", noun = measured ? "task" : "group";
+  return html`<h1>${measured ? harmless(data.task_id) : `Group ${data.group}, step ${data.step}`}: ${wonOf(data.rows)}</h1>
+    <p class="row soft"><span>${measured ? html`of <a href=${link("evaluation", { run: id, step })}>the evaluation of step ${data.step}</a>` : harmless(data.task_id)}</span>${neighbour(data.neighbours.previous, `previous ${noun}`)}${neighbour(data.neighbours.next, `next ${noun}`)}</p>
     <section aria-labelledby="prompt"><h2 id="prompt">Prompt</h2>${data.prompt.map((message, i) => html`<div class="message" key=${i}><header><b>${message.role}</b></header><${Text} text=${message.content} /></div>`)}</section>
     <section aria-labelledby="members"><h2 id="members">Side by side</h2>
-      <div class="side-by-side">${data.rows.map(
-        (row, i) => html`<article key=${row.key} class=${row.success ? "won" : row.success === null ? "" : "lost"}>
-          <h3 class="row"><a href=${link("episode", { run: id, key: row.key })}>${harmless(row.key)}</a><${Outcome} row=${row} /></h3>
-          <p class="soft">reward ${fixed(row.reward)}, advantage ${signed(row.advantage, 2)}, ${count(row.tokens, "token")}, ${count(row.turns, "turn")}${i > 0 ? html`, <a href=${link("episode", { run: id, key: row.key, diff: data.rows[0].key })}>diff to the first</a>` : ""}</p>
-          <${Text} text=${data.finals[row.key] ?? ""} cut=${4000} />
-        </article>`,
-      )}</div></section>`;
+      <${Members} run=${id} rows=${data.rows} finals=${data.finals} measured=${measured} /></section>
+    ${parseSides(params.with).map((side) => html`<${OtherSide} key=${sidesText([side])} side=${side} />`)}`;
 }

@@ -1,12 +1,13 @@
 /* A run: whether it learns, its curves, where its time goes, what broke. */
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.module.js";
+import { html, useEffect, useState } from "../vendor/htm-preact.module.js";
 import { Failed, Loading, Segmented, main, ofReward } from "../parts/bits.js";
 import { Curves } from "../parts/curves.js";
 import { Lanes } from "../parts/lanes.js";
 import { Phases } from "../parts/phases.js";
 import { Steering } from "../parts/steering.js";
 import { ago, count, duration, figure, harmless, interval, plain, signed } from "../lib/format.js";
-import { exported, listen, query, runPath, useData } from "../lib/data.js";
+import { exported, query, runPath, useData } from "../lib/data.js";
+import { useFresh } from "../lib/fresh.js";
 import { amend, link } from "../lib/url.js";
 
 const LANE_STEPS = 60;
@@ -87,7 +88,7 @@ function Evaluations({ run }) {
       <tbody>${run.evaluations.map((row) => {
         const d = row.difference;
         return html`<tr key=${row.step}>
-          <td class="num">${figure(row.step)}</td><td class="num">${figure(main(row).mean)}</td><td class="nowrap">${row.finished ? interval(main(row).low, main(row).high) : "not finished"}</td>
+          <td class="num"><a href=${link("evaluation", { run: run.id, step: row.step })} aria-label=${`evaluation of step ${row.step}`}>${figure(row.step)}</a></td><td class="num">${figure(main(row).mean)}</td><td class="nowrap">${row.finished ? interval(main(row).low, main(row).high) : "not finished"}</td>
           <td class="num">${figure(row.tasks)}</td><td class="num">${figure(row.episodes)}</td><td class="num ${row.cut ? "bad" : ""}">${figure(row.cut ?? 0)}</td>
           <td class="num ${d?.clear ? (d.mean > 0 ? "good" : "bad") : ""}">${d ? signed(d.mean) : "–"}</td><td class="nowrap">${d ? interval(d.low, d.high) : ""}</td>
           <td class="num">${d ? `${figure(d.better)}, ${figure(d.worse)}` : ""}</td>
@@ -111,7 +112,7 @@ function Staleness({ run, params, fresh }) {
   </section>`;
 }
 
-function Settings({ config }) {
+export function Settings({ config }) {
   const [all, setAll] = useState(false);
   const rows = Object.entries(config).filter(([, field]) => all || field.source);
   return html`<section aria-labelledby="settings">
@@ -123,37 +124,12 @@ function Settings({ config }) {
   </section>`;
 }
 
-function Events({ run, fresh }) {
+export function Events({ run, fresh }) {
   const { data } = useData(runPath(run.id, "/events?tail=200"), { again: fresh });
   if (!data?.events.length) return null;
   return html`<section aria-labelledby="events"><h2 id="events">Events</h2>
     <div class="scroll"><table><thead><tr><th>time</th><th>what</th></tr></thead><tbody>${data.events.slice(-12).toReversed().map((row, i) => html`<tr key=${i}><td class="soft nowrap">${harmless(row.time.slice(0, 19).replace("T", " "))}</td><td>${harmless(row.text)}</td></tr>`)}</tbody></table></div>
   </section>`;
-}
-
-/* Counts up when the run went on: at once, then at most every two seconds. */
-function useFresh(id, live) {
-  const [fresh, setFresh] = useState(0);
-  const waiting = useRef(0);
-  const last = useRef(0);
-  useEffect(() => {
-    if (!live) return;
-    const later = () => {
-      const rest = Math.max(0, last.current + 2000 - performance.now());
-      waiting.current ||= setTimeout(() => {
-        waiting.current = 0;
-        last.current = performance.now();
-        setFresh((before) => before + 1);
-      }, rest);
-    };
-    const end = listen(id, { step: later, status: later, event: later, steering: later, processes: later, reset: later });
-    return () => {
-      end();
-      clearTimeout(waiting.current);
-      waiting.current = 0;
-    };
-  }, [id, live]);
-  return [fresh, () => setFresh((before) => before + 1)];
 }
 
 let marking = false;

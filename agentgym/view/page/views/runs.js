@@ -1,7 +1,7 @@
 /* The list of runs: searched, sorted, and as it was left when the reader comes back. */
 import { html } from "../vendor/htm-preact.module.js";
 import { Listing } from "../parts/listing.js";
-import { ago, figure, harmless, interval, signed } from "../lib/format.js";
+import { ago, figure, fixed, harmless, interval, signed } from "../lib/format.js";
 import { amend, link } from "../lib/url.js";
 
 const KINDS = { train: "training", sft: "fine-tuning", eval: "evaluation" };
@@ -13,8 +13,8 @@ const COLUMNS = [
   { key: "status", label: "status", wide: true, value: (run) => run.status, cell: (run) => html`<i class="dot ${run.status}"></i>${run.status}` },
   { key: "environment", label: "environment", wide: true, value: (run) => run.environment || null, cell: (run) => harmless(run.environment ?? "") },
   { key: "step", label: "step", num: true, wide: true, falling: true, value: (run) => run.step, cell: (run) => (run.kind === "eval" ? "" : `${figure(run.step)}${run.steps ? ` of ${figure(run.steps)}` : ""}`) },
-  { key: "success", label: "training success", wide: true, falling: true, value: (run) => run.success, cell: (run) => html`<${Spark} values=${run.spark} /> ${figure(run.success)}` },
-  { key: "held_out", label: "success", title: "of held-out tasks, in the newest evaluation", num: true, falling: true, value: (run) => run.held_out ?? run.held_out_reward, cell: (run) => (run.held_out === null && run.held_out_reward !== null ? `${figure(run.held_out_reward)} (reward)` : figure(run.held_out)) },
+  { key: "success", label: "training success", wide: true, falling: true, value: (run) => run.success, cell: (run) => html`<${Spark} values=${run.spark} /> ${fixed(run.success, 3)}` },
+  { key: "held_out", label: "success", title: "of held-out tasks, in the newest evaluation", num: true, falling: true, value: (run) => run.held_out ?? run.held_out_reward, cell: (run) => (run.held_out === null && run.held_out_reward !== null ? `${fixed(run.held_out_reward, 3)} (reward)` : fixed(run.held_out, 3)) },
   { key: "tasks", label: "tasks", num: true, falling: true, value: (run) => run.tasks, cell: (run) => figure(run.tasks) },
   { key: "gain", label: "paired difference", num: true, wide: true, falling: true, value: (run) => run.gain?.mean, cell: (run) => (run.gain ? html`${signed(run.gain.mean)} <small class="soft">${interval(run.gain.low, run.gain.high)}</small>` : "–") },
   { key: "changed", label: "changed", falling: true, value: (run) => run.changed, cell: (run) => html`<span class="soft">${ago(run.changed)}</span>` },
