@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,9 +16,6 @@ from agentgym.tables.problems import Problem
 from agentgym.tables.run import Run
 from agentgym.types import COUNTED_APART
 
-MOST_KINDS = 40  # values by which tasks are grouped; more are no kinds
-_NUMBER = re.compile(r"[/_.:-]*\d+$")  # at the end of a task's id
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedTask:
@@ -28,7 +24,7 @@ class PlayedTask:
     number: int
     task_id: str
     difficulty: int
-    tags: Mapping[str, str]
+    category: str
     rows: tuple[int, ...]
     successes: tuple[bool | None, ...]
     rewards: tuple[float | None, ...]
@@ -79,7 +75,7 @@ def played_tasks(index: FileIndex) -> list[PlayedTask]:
                 number=number,
                 task_id=columns["task_id"][rows[0]],
                 difficulty=columns["difficulty"][rows[0]],
-                tags=_shared_tags([columns["tags"][row] for row in rows]),
+                category=columns["category"][rows[0]],
                 rows=tuple(rows),
                 successes=tuple(None if row is None else columns["success"][row] for row in counted),
                 rewards=tuple(None if row is None else columns["reward"][row] for row in counted),
@@ -130,6 +126,7 @@ def _head(
         "step": step,
         "finished": bool(result),
         "planned": planned,
+        "measures": (result or {}).get("measures", []),
         "played": len(index.locations),
         "summary": _without_place(summary),
     }
@@ -173,28 +170,17 @@ def _kind(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
 
 
 def _by(tasks: Sequence[PlayedTask]) -> dict[str, list[dict[str, Any]]]:
-    """Tasks by difficulty, by what their environment recorded of them, and by their ids without the number."""
-    keys: dict[str, list[Hashable]] = {"difficulty": [one.difficulty for one in tasks]}
-    for name in dict.fromkeys(name for one in tasks for name in one.tags):
-        keys[name] = [one.tags.get(name, "") for one in tasks]
-    keys["task id"] = [_NUMBER.sub("", one.task_id) for one in tasks]
-    found, seen = {}, set()
-    for name, values in keys.items():
-        several = sorted(set(values), key=lambda value: (isinstance(value, str), value))
-        groups = tuple(map(several.index, values)) if 1 < len(several) <= min(MOST_KINDS, len(tasks) / 2) else ()
-        if not groups or groups in seen:  # no kinds, or the same ones by another name
-            continue
-        seen.add(groups)
-        found[name] = [
-            {"kind": kind, **measured([task for task, one in zip(tasks, values, strict=True) if one == kind])}
-            for kind in several
-        ]
+    """Tasks by difficulty and by category, where there are several."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in ("difficulty", "category"):
+        kinds = [getattr(one, name) for one in tasks]
+        several = sorted(set(kinds))
+        if len(several) > 1:
+            found[name] = [
+                {"kind": kind, **measured([task for task, one in zip(tasks, kinds, strict=True) if one == kind])}
+                for kind in several
+            ]
     return found
-
-
-def _shared_tags(samples: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """What all samples of a task recorded alike: what differs is of the answer, not of the task."""
-    return {key: value for key, value in samples[0].items() if all(one.get(key) == value for one in samples)}
 
 
 def _stops(index: FileIndex) -> list[dict[str, Any]]:
@@ -230,7 +216,7 @@ def _task(task: PlayedTask, columns: Mapping[str, Sequence[Any]]) -> dict[str, A
         "task": task.number,
         "task_id": task.task_id,
         "difficulty": task.difficulty,
-        "tags": dict(task.tags),
+        "category": task.category,
         "samples": len(task.rows),
         "counted": len(successes or rewards),
         "solved": sum(successes) if successes else None,

@@ -15,11 +15,11 @@ function placeOf({ run, step }) {
   return sidesText([{ run, step }]);
 }
 
-/* Every task of any of them: {task_id, difficulty, tags, cells: [task or undefined], spread}. */
+/* Every task of any of them: {task_id, difficulty, category, cells: [task or undefined], spread}. */
 function joined(evaluations) {
   const rows = new Map();
   evaluations.forEach((one, at) => one.tasks.forEach((task) => {
-    const row = rows.get(task.task_id) ?? { task_id: task.task_id, difficulty: task.difficulty, tags: task.tags, cells: [] };
+    const row = rows.get(task.task_id) ?? { task_id: task.task_id, difficulty: task.difficulty, category: task.category, cells: [] };
     row.cells[at] = task;
     rows.set(task.task_id, row);
   }));
@@ -40,15 +40,15 @@ function Cell({ evaluations, row, at }) {
 
 function columnsOf(evaluations, rows) {
   const several = evaluations.length > 1;
-  const tags = Object.keys(Object.assign({}, ...rows.map((row) => row.tags)));
+  const categories = rows.some((row) => row.category);
   return [
     { key: "task_id", label: "task", kind: true, value: (row) => row.task_id, cell: (row) => harmless(row.task_id) },
     { key: "difficulty", label: "level", num: true, wide: several, value: (row) => row.difficulty, cell: (row) => figure(row.difficulty) },
-    ...tags.map((tag) => ({ key: `tag ${tag}`, label: harmless(tag), wide: true, value: (row) => row.tags[tag] ?? null, cell: (row) => harmless(row.tags[tag] ?? "") })),
+    categories && { key: "category", label: "category", wide: true, value: (row) => row.category, cell: (row) => harmless(row.category) },
     ...evaluations.map((one, at) => ({ key: `${at}`, label: several ? LETTERS[at] ?? `${at}` : one.all.of === "reward" ? "reward" : "solved", title: harmless(one.summary.policy), num: true, falling: true, value: (row) => row.cells[at]?.value, cell: (row) => html`<${Cell} evaluations=${evaluations} row=${row} at=${at} />` })),
     ...(several ? [{ key: "spread", label: "differs by", num: true, falling: true, value: (row) => row.spread, cell: (row) => fixed(row.spread) }]
       : [{ key: "tokens", label: "tokens", num: true, falling: true, value: (row) => row.cells[0].tokens, cell: (row) => fixed(row.cells[0].tokens, 1) }]),
-  ];
+  ].filter(Boolean);
 }
 
 function Legend({ evaluations, remove }) {
@@ -82,7 +82,7 @@ export function Matrix({ one, params, fresh }) {
       ${choosing ? html`<${Chooser} one=${one} chosen=${chosen} add=${(side) => set([...chosen, side])} />` : html`<button onClick=${() => setChoosing(true)}>beside other evaluations…</button>`}</div>
     <${Failed} failure=${failure} />
     ${several && html`<${Legend} evaluations=${evaluations} remove=${(at) => set(chosen.filter((_, other) => other !== at))} />`}
-    <${Listing} view="evaluation" params=${{ ...params, run: one.run, step: one.step }} columns=${columnsOf(evaluations, all)} rows=${rows} id=${(row) => row.task_id} text=${(row) => [row.task_id, ...Object.values(row.tags)].join(" ")} what="tasks" sort=${several ? "-spread" : "0"}>
+    <${Listing} view="evaluation" params=${{ ...params, run: one.run, step: one.step }} columns=${columnsOf(evaluations, all)} rows=${rows} id=${(row) => row.task_id} text=${(row) => `${row.task_id} ${row.category}`} what="tasks" compact=${true} sort=${several ? "-spread" : "0"}>
       ${several && html`<label><input type="checkbox" checked=${Boolean(params.differ)} onChange=${(event) => amend("evaluation", { ...params, run: one.run, step: one.step, differ: event.target.checked ? "1" : "" })} /> only tasks that differ</label>`}
     <//></section>`;
 }

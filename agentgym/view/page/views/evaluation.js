@@ -57,11 +57,12 @@ function Shares({ id, title, rows }) {
         })}</tr>`)}</tbody></table></div></section>`;
 }
 
-function Rewards({ rows }) {
+/* rows: means of rewards, or of what the environment measures. */
+function Means({ id, title, rows }) {
   if (!rows.length) return null;
   const from = Math.min(0, ...rows.map((row) => row.low ?? row.mean)), to = Math.max(1, ...rows.map((row) => row.high ?? row.mean));
-  return html`<section aria-labelledby="rewards"><h2 id="rewards">Rewards</h2>
-    <div class="scroll"><table class="figures"><thead><tr><th>reward</th><th class="num">mean</th><th>95% interval</th><th class="hide-narrow"></th></tr></thead>
+  return html`<section aria-labelledby=${id}><h2 id=${id}>${title}</h2>
+    <div class="scroll"><table class="figures"><thead><tr><th></th><th class="num">mean</th><th>95% interval</th><th class="hide-narrow"></th></tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.name}><td class="kind">${row.name ? harmless(row.name) : "total"}</td><td class="num">${fixed(row.mean, 3)}</td><td class="nowrap">${span(row.low, row.high) || "–"}</td><td class="hide-narrow"><${IntervalBar} ...${row} from=${from} to=${to} /></td></tr>`)}</tbody></table></div></section>`;
 }
 
@@ -115,9 +116,10 @@ export function EvaluationView({ id, params, dark }) {
   return html`<${Head} one=${one} run=${run} steps=${steps} params=${params} />
     <${Measured} one=${one} />
     ${steps.length > 1 && html`<${Curve} run=${run} dark=${dark} fresh=${fresh} />`}
+    ${one.by.map((kinds) => html`<${Shares} key=${kinds.name} id=${`by-${kinds.name}`} title=${`By ${kinds.name}`} rows=${kinds.rows} />`)}
     <div class="panels">
-      ${one.by.map((kinds, i) => html`<${Shares} key=${kinds.name} id=${`by-${i}`} title=${`By ${harmless(kinds.name)}`} rows=${kinds.rows} />`)}
-      <${Rewards} rows=${one.summary.rewards} />
+      <${Means} id="rewards" title="Rewards" rows=${one.summary.rewards} />
+      <${Means} id="measures" title="Measured by the environment" rows=${one.measures.map((row) => ({ ...row, mean: row.value }))} />
       <${Endings} one=${one} />
     </div>
     <div class="panels">
