@@ -1,9 +1,9 @@
-"""The two sides of a comparison: evaluations that are saved, and what has to be played for the others."""
+"""The sides of a comparison: evaluations that are saved, and what has to be played for the others."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from agentgym.cli.evaluating import Policy, base_recipe, find_policy
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import Finished, finish
 from agentgym.config import to_mapping
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.policies.outside.config import served_name
 from agentgym.recipe import Recipe
@@ -24,8 +24,9 @@ from agentgym.yaml import value_at
 if TYPE_CHECKING:
     from agentgym.evals.compare import Saved
 
-PLAYED = ("env", "agent", "rewards", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task",
-          "eval.seed", "eval.greedy")  # fmt: skip
+SCORED = ("rewards",)
+PLAYED = ("env", "agent", "rollout", "model.chat_template", "eval.tasks", "eval.samples_per_task", "eval.seed",
+          "eval.greedy")  # fmt: skip
 """The sections and fields of a recipe that decide what an evaluation plays, and how."""
 ASKED = ("policy.base_url", "policy.omit", "policy.options", "policy.return_reasoning")
 """The same, of a policy behind a server."""
@@ -62,29 +63,43 @@ def find_side(given: str) -> Side:
     return Side(given=given, policy=None, saved=saved)
 
 
-def find_pairs(first: str, second: str) -> list[tuple[Side, Side]]:
-    """The sides, or of several runs with commas between them the pairs that were trained with the same seed.
+def ordered(given: Sequence[str], against: str | None) -> list[str]:
+    """The sides as they were given, the one to compare with first. Raises UserError for names that are not clear."""
+    if twice := [name for name in given if given.count(name) > 1]:
+        raise UserError(f"{twice[0]!r} is given twice; a side counts once")
+    if against is None:
+        return [*given]
+    found = [name for name in given if against in (name, *name.split(","))]
+    found = found or [name for name in given if Path(name).name == against]
+    if len(found) != 1:
+        how = "is none of the sides" if not found else f"may be {' or '.join(found)}"
+        raise UserError(f"--against {against} {how}; give one of {', '.join(given)}.{nearest(against, given)}")
+    return [*found, *(name for name in given if name != found[0])]
+
+
+def find_rows(given: Sequence[str]) -> list[list[Side]]:
+    """One row with all sides; where they are several runs with commas between them, a row of each training seed.
 
     A side that no run made is every run's partner. Raises UserError for runs that can't be paired.
     """
-    sides = [[find_side(one) for one in _listed(given)] for given in (first, second)]
-    for given, several, index in ((first, sides[1], 0), (second, sides[0], 1)):
-        if len(sides[index]) == 1 < len(several) and sides[index][0].policy and not sides[index][0].config_of:
-            sides[index] = [find_side(given)] * len(several)
-    if max(map(len, sides)) == 1:
-        return [(sides[0][0], sides[1][0])]
-    if len(sides[0]) != len(sides[1]):
-        raise UserError(
-            f"{len(sides[0])} and {len(sides[1])} runs: give as many on each side, trained with the same seeds"
-        )
+    sides = [[find_side(one) for one in _listed(some)] for some in given]
+    most = max(map(len, sides))
+    for index, some in enumerate(sides):
+        if len(some) == 1 < most and some[0].policy and not some[0].config_of:
+            sides[index] = [find_side(given[index])] * most
+    if most == 1:
+        return [[some[0] for some in sides]]
+    if len({len(some) for some in sides}) > 1:
+        counts = " and ".join(str(len(some)) for some in sides)
+        raise UserError(f"{counts} runs: give as many on each side, trained with the same seeds")
     seeds = [[training_seed(side) for side in some] for some in sides]
     known = [sorted(seed for seed in some if seed is not None) for some in seeds]
-    if known[0] != known[1] and all(known):
+    if any(some != known[0] for some in filter(None, known)) and known[0]:
         shown = " and ".join(", ".join(map(str, some)) for some in known)
-        raise UserError(f"the runs have the seeds {shown} (loop.seed): give runs with the same seeds on both sides")
+        raise UserError(f"the runs have the seeds {shown} (loop.seed): give runs with the same seeds on all sides")
     for some in sides:
         some.sort(key=lambda side: training_seed(side) or 0)
-    return list(zip(sides[0], sides[1], strict=True))
+    return [list(row) for row in zip(*sides, strict=True)]
 
 
 def _listed(given: str) -> list[str]:
@@ -123,27 +138,30 @@ class Plan:
 
 
 def plan_sides(
-    sides: tuple[Side, Side], flags: Mapping[str, object], arguments: argparse.Namespace, shell: JobShell
-) -> tuple[Plan, Plan]:
-    """Decides for each side what is read from its folder, or how it is played: with the other side's tasks, seeds and
-    environment.
+    sides: Sequence[Side], flags: Mapping[str, object], arguments: argparse.Namespace, shell: JobShell
+) -> list[Plan]:
+    """Decides for each side what is read from its folder, or how it is played: with the tasks, seeds and environment
+    of the first side that is saved, or else of the first that a run made.
 
-    A side that no run made is played by the other's config, with its own model.
+    A side that no run made is played by the config of another, with its own model. With --reward, what is saved is
+    taken whatever its rewards: it is scored again.
     """
     options = [value for key, value in flags.items() if key.startswith("eval.")]
-    given = [one for one in (*options, arguments.env, arguments.recipe, arguments.reward) if one is not None]
+    given = [one for one in (*options, arguments.env, arguments.recipe) if one is not None]
     fixed = next((side.given for side in sides if side.policy is None), None)
     if fixed and (given or arguments.overrides or arguments.again):
         raise UserError(
             f"{fixed!r} is a saved evaluation, which is taken as it is; give its checkpoint to play it again"
         )
-    first = _plan(sides[0], sides[0], sides[1], flags, arguments, shell)
-    second = _plan(sides[1], sides[1], sides[0], flags, arguments, shell)
-    if second.side.saved and not first.side.saved:
-        first = _plan(sides[0], second.side, second.side, flags, arguments, shell)
-    elif not second.side.saved:
-        second = _plan(sides[1], first.side, first.side, flags, arguments, shell)
-    return first, second
+
+    def plan(side: Side, tasks_of: Side) -> Plan:
+        configured = [one for one in (tasks_of, *sides) if one is not side and one.config_of]
+        return _plan(side, tasks_of, configured[0] if configured else tasks_of, flags, arguments, shell)
+
+    plans = [plan(side, side) for side in sides]
+    made = (one for one in plans if one.side.config_of)
+    leading = next((one for one in plans if one.side.saved), next(made, plans[0]))
+    return [one if one is leading or one.side.saved else plan(one.side, leading.side) for one in plans]
 
 
 def _plan(
@@ -159,21 +177,28 @@ def _plan(
         base = {**base, **{key: theirs[key] for key in ("env", "rewards", "eval") if key in theirs}}
     model = {"model.path": side.policy.path, "model.random_weights": False}
     finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell, served=True)
-    return Plan(side=side if arguments.again else with_saved(side, finished), finished=finished)
+    if not arguments.again:
+        side = with_saved(side, finished)
+        if arguments.reward and not side.saved:
+            side = with_saved(side, finished, rescored=True)
+    return Plan(side=side, finished=finished)
 
 
-def with_saved(side: Side, finished: Finished) -> Side:
+def with_saved(side: Side, finished: Finished, *, rescored: bool = False) -> Side:
     """The side with an evaluation that played what the recipe says, if one is finished: the run's own, or another.
 
-    One that an older version of the environment played is left out.
+    One that an older version of the environment played is left out. rescored: whatever rewards scored it.
     """
     from agentgym.evals.compare import Saved
 
     assert side.policy is not None
     recipe, _, registry = finished
     version = getattr(registry.environment(recipe.env.name), "version", None)
-    for folder in _candidates(side.policy, recipe):
-        saved = Saved.load(folder, side.policy.step, side.given)
+    for folder in _candidates(side.policy, recipe, PLAYED if rescored else PLAYED + SCORED):
+        try:
+            saved = Saved.load(folder, side.policy.step, side.given)
+        except UserError:  # it is damaged
+            continue
         if saved is not None and version in (None, saved.setup.version):
             return replace(side, saved=saved)
     return side
@@ -186,8 +211,8 @@ def unfinished(policy: Policy, recipe: Recipe) -> RunFolder | None:
     return next(folders, None)
 
 
-def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
-    """Folders with an evaluation of the policy, finished or not, that plays what the recipe says."""
+def _candidates(policy: Policy, recipe: Recipe, played: Sequence[str] = PLAYED + SCORED) -> Iterator[RunFolder]:
+    """Folders with an evaluation of the policy, finished or not, that plays what the recipe says in `played`."""
     wanted = to_mapping(recipe)
     served = served_name(policy.path) is not None
     model = None if served else local_folder(policy.path)
@@ -197,7 +222,7 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
         if not (folder.path / "config.yaml").is_file():  # its process ended at once
             continue
         config, record = folder.load_config(), read_record(folder, policy.step)
-        same = _plays_the_same(config, wanted) and value_at(config, "model.path") == policy.path
+        same = _plays_the_same(config, wanted, played) and value_at(config, "model.path") == policy.path
         if served:  # the same name is another policy at another server
             same = same and all(value_at(config, key) == value_at(wanted, key) for key in ASKED)
         if same and record and (model is None or record.get("weights") == weights_mark(model)):
@@ -205,7 +230,7 @@ def _candidates(policy: Policy, recipe: Recipe) -> Iterator[RunFolder]:
     if policy.run_dir is not None:
         folder = RunFolder.open(policy.run_dir)
         ends = (0, folder.load_comparison().get("steps"))  # those between the ends play loop.eval_tasks
-        if _plays_the_same(folder.load_config(), wanted) and (
+        if _plays_the_same(folder.load_config(), wanted, played) and (
             policy.step in ends or _num_tasks(folder, policy.step) == recipe.eval.tasks
         ):
             yield folder
@@ -216,6 +241,6 @@ def _num_tasks(folder: RunFolder, step: int) -> object:
     return setup.get("num_tasks") if isinstance(setup, Mapping) else None
 
 
-def _plays_the_same(config: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
+def _plays_the_same(config: Mapping[str, object], wanted: Mapping[str, object], played: Sequence[str]) -> bool:
     config = {"agent": {"name": "chat"}, **config}  # of a version without other agents
-    return all(value_at(config, key) == value_at(wanted, key) for key in PLAYED)
+    return all(value_at(config, key) == value_at(wanted, key) for key in played)

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from agentgym.errors import InfraError, UserError
+from agentgym.evals.play import EvalResult
+from agentgym.evals.play import summarize as summarize_eval
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.records import SavedEpisode
 from agentgym.types import Episode, Outcome
@@ -88,6 +91,30 @@ async def rescore(
     for group in [] if evaluation else _groups(scored):
         await scorer.score_group([one.after for one in group])
     return scored
+
+
+def as_evaluation(
+    saved: Sequence[SavedEpisode], scored: Sequence[Rescored], before: EvalResult
+) -> tuple[list[list[Episode]], EvalResult]:
+    """The evaluation that the episodes make as they are scored now: one row for each task, and its result.
+
+    Success is what it was where the new rewards say nothing of it. before: the result of what was saved. Raises
+    UserError where nothing could be scored.
+    """
+    after = {id(one.saved): one.after for one in scored}
+    rows: dict[int, list[Episode]] = {}
+    for one in sorted(saved, key=lambda one: (one.group_id, one.index)):
+        rows.setdefault(one.group_id, []).append(after.get(id(one), one.episode))
+    for made in scored:
+        said = made.saved.episode.known_success
+        if made.after.known_success is None and said is not None:
+            made.after.info = {**made.after.info, "success": said}
+    try:
+        result = summarize_eval([*rows.values()], before.checkpoint)
+    except InfraError as error:
+        raise UserError(f"these rewards score none of the episodes: {error}") from None
+    kept = {"sandbox", "sandbox_metrics", "usage", "currency"}
+    return [*rows.values()], dataclasses.replace(result, **{name: getattr(before, name) for name in kept})
 
 
 def summarize(scored: Sequence[Rescored]) -> Summary:

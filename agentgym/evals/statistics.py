@@ -141,6 +141,15 @@ def holm(chances: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def simultaneous(num: int, confidence: float = 0.95) -> float:
+    """The confidence of each of so many intervals that hold all at once with `confidence`, however they depend.
+
+    Source: Z. Sidak, Rectangular confidence regions for the means of multivariate normal distributions, Journal of the
+    American Statistical Association 62 (1967).
+    """
+    return math.pow(confidence, 1 / num)
+
+
 def mcnemar(better: int, worse: int) -> float:
     """The two-sided p-value of the exact test: if nothing differed, a task that moved would move either way alike.
 

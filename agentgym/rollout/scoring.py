@@ -84,6 +84,11 @@ class Scorer:
             found[one.name], weigh[one.name] = one, weight
         return cls(found.values(), weigh)
 
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """By the names that episodes have them by, which an import path is not."""
+        return self._weights
+
     async def score(self, episode: Episode) -> None:
         """Fill `rewards`, and `reward` with their weighted sum, or None when a weighted one is None.
 

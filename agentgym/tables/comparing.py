@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.evals.compare import Comparison, Saved, compare, config_differences, mismatches
+from agentgym.evals.compare import Comparison, Saved, compare
+from agentgym.evals.differing import differing, mismatches
 from agentgym.runs.records import unpack
 from agentgym.tables.episode_search import row
 from agentgym.tables.evaluations import MEASURED, difference_json, evaluations
@@ -43,16 +44,28 @@ def sides_json(runs: Sequence[Run]) -> dict[str, Any]:
 
 def comparison_json(first: Saved, second: Saved, found: Comparison) -> dict[str, Any]:
     """What `agentgym compare --json` prints of two evaluations, and the page shows."""
-    configs = (one.folder.load_config() for one in (first, second))
-    fields = config_differences(*configs, trained=first.is_trained and second.is_trained)
     return {
         "first": _side(first),
         "second": _side(second),
         "sentence": _sentence(found, first.name, second.name),
         **found_json(found),
-        "configs": [{"field": field, "first": a, "second": b} for field, a, b in fields],
+        "differing": [asdict(one) for one in differing([first, second])],
         "mismatches": mismatches(first, second),
     }
+
+
+def comparisons_json(sides: Sequence[Saved], found: Sequence[Comparison]) -> dict[str, Any]:
+    """What `agentgym compare --json` prints of more than two evaluations, which are compared with the first."""
+    return {
+        "against": sides[0].name,
+        "sides": [_side(one) for one in sides],
+        "comparisons": [
+            {"side": side.name, "sentence": _sentence(one, sides[0].name, side.name), **found_json(one),
+             "mismatches": mismatches(sides[0], side)}
+            for side, one in zip(sides[1:], found, strict=True)
+        ],
+        "differing": [asdict(one) for one in differing(sides)],
+    }  # fmt: skip
 
 
 def found_json(found: Comparison) -> dict[str, Any]:

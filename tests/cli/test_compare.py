@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.evals.compare import Saved, compare, config_differences, mismatches
-from agentgym.evals.statistics import mcnemar, paired_difference, run_difference
+from agentgym.evals.compare import Play, Saved, compare, compare_all
+from agentgym.evals.differing import differing, mismatches
+from agentgym.evals.statistics import mcnemar, paired_difference, run_difference, student_quantile
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
@@ -37,7 +40,7 @@ def test_two_runs_are_played_once_and_compared_task_by_task(cli, runs) -> None:
     assert "won 5, lost 2: McNemar's exact test over tasks gives p = 0.453" in end.out
     assert "5 tasks won" in end.out and "count-13  0/1    1/1     eval-0013-00" in end.out
     assert "2 tasks lost" in end.out and "count-1  1/1    0/1     eval-0001-00" in end.out
-    assert "optimizer.lr  0.0001  0.0002" in end.out and "model.path" not in end.out
+    assert re.search(r"optimizer.lr +0.0001 +0.0002", end.out) and "model.path" not in end.out
     [shown] = {line for line in end.out.splitlines() if "read one" in line and "evals/b-step-000005" in line}
     words = shown.partition("agentgym ")[2].replace("EPISODE", "eval-0013-00").split()
     assert "what follows 13?" in cli(*words, "--json").out
@@ -47,7 +50,8 @@ def test_two_runs_are_played_once_and_compared_task_by_task(cli, runs) -> None:
     expected = paired_difference([[n < 9] for n in range(20)], [[2 <= n < 14] for n in range(20)], shares=True)
     assert again["success"]["smallest"] == expected.smallest and again["success"]["chance"] == mcnemar(5, 2)
     assert [one["task_id"] for one in again["lost"]] == ["count-0", "count-1"]
-    assert again["configs"] == [{"field": "optimizer.lr", "first": "0.0001", "second": "0.0002"}]
+    assert [one["field"] for one in again["differing"]] == ["policy", "optimizer.lr"]
+    assert again["differing"][1]["values"] == ["0.0001", "0.0002"]
     (Path("runs/b/checkpoints/step-000005") / "model.safetensors").write_bytes(b"trained again")
     assert cli("compare", *runs, "--samples", "1").code == 0 and len(cli.jobs.evaluated) == 3
 
@@ -75,6 +79,54 @@ def test_the_side_that_is_missing_is_played_with_the_tasks_of_the_one_that_is_sa
     assert (found["num_pairs"], found["num_unpaired"], found["first"]["success"]) == (36, 0, 0.75)
     end = cli("compare", "runs/a", "evals/saved", "--tasks", "5")
     assert end.code == 2 and "is taken as it is" in end.err
+
+
+def test_several_sides_are_compared_with_one_and_corrected_for_their_number(cli, runs) -> None:
+    """Of 20 tasks the base solves 0 to 8, b 2 to 13, c all."""
+    cli.jobs.solves = lambda model, task, sample: (
+        2 <= task < 14 if "runs/b" in model else True if "runs/c" in model else task < 9
+    )
+    assert cli.train("--name", "c", "--loop.steps", "5", "--optimizer.lr", "1e-4").code == 0
+    (RunFolder.open("runs/c").checkpoint_dir(5) / "hf").mkdir(parents=True)
+    words = ("compare", "runs/b", "runs/a", "runs/c", "--against", "a", "--samples", "1")
+    end = cli(*words)
+    assert end.code == 0, end.err
+    rows = {line.split()[0]: line.split() for line in end.out.splitlines() if re.match(r"runs/\w +[+-]", line)}
+    assert "Each minus runs/a, corrected for 2 comparisons" in end.out
+    assert rows["runs/b"][-5:] == ["not", "clear", "5", "2", "13"] and rows["runs/c"][-4:] == ["better", "11", "0", "9"]
+    found = last_line(cli(*words, "--json"))
+    b, c = found["comparisons"]
+    assert found["against"] == "runs/a" and [one["name"] for one in found["sides"]] == ["runs/a", "runs/b", "runs/c"]
+    sides = [[[2 <= n < 14] for n in range(20)], [[True]] * 20]
+    alone = [paired_difference([[n < 9] for n in range(20)], side, 0.95**0.5, shares=True) for side in sides]
+    assert [(one["success"]["low"], one["success"]["high"]) for one in (b, c)] == [(x.low, x.high) for x in alone]
+    assert [one["success"]["chance"] for one in (b, c)] == [mcnemar(5, 2), 2 * mcnemar(11, 0)]  # Holm
+    fields = {one["field"]: one["values"] for one in found["differing"]}
+    assert next(iter(fields)) == "policy" and fields["optimizer.lr"] == ["0.0001", "0.0002", "0.0001"]
+    for given, said in (("runs/b runs/a --against runs/d", "is none of the sides"), ("runs/b runs/b", "given twice")):
+        end = cli("compare", *given.split())
+        assert end.code == 2 and said in end.err
+
+
+@pytest.mark.hostile
+def test_a_false_verdict_among_several_comparisons_is_rarer_than_one_in_twenty(cli, runs) -> None:
+    """The family-wise error of a comparison of three policies that are alike, on tasks of any difficulty."""
+    assert cli("eval", "runs/a", "--name", "one").code == 0
+    one, random, tasks = Saved.load(RunFolder.open("evals/one"), 5, "one"), Random(5), 60
+    ended = [Play(episode_id="", counted=True, success=won, reward=None) for won in (False, True)]
+    wrong = {"interval": 0, "p": 0, "uncorrected": 0}
+    for _ in range(2000):
+        difficulty = [random.random() for _ in range(tasks)]
+        alike = [{str(n): {0: ended[random.random() < p]} for n, p in enumerate(difficulty)} for _ in range(3)]
+        base, *others = (replace(one, plays=plays) for plays in alike)
+        found = [made.success for made in compare_all(base, others)]
+        wrong["interval"] += any(each.is_clear for each in found)
+        wrong["p"] += any(each.chance <= 0.05 for each in found)
+        wrong["uncorrected"] += any(
+            abs(each.mean) * tasks / (tasks + 2) > student_quantile(0.95, tasks - 1) * each.standard_error
+            for each in found
+        )
+    assert wrong["interval"] <= 100 and wrong["p"] <= 100 < wrong["uncorrected"], wrong
 
 
 def test_runs_of_several_seeds_are_compared_with_the_run_as_the_unit(cli) -> None:
@@ -137,13 +189,13 @@ def test_evaluations_of_other_tasks_are_refused_unless_that_is_allowed(cli, runs
 
 def test_what_an_older_version_of_the_environment_played_is_played_again(cli, runs) -> None:
     assert cli("compare", *runs).code == 0
-    [record, _] = Path("evals").glob("*/evals/step-000005.json")
+    [record] = Path("evals").glob("a-*/evals/step-000005.json")
     record.write_text(record.read_text().replace('"version":1', '"version":0'))
     assert cli("compare", *runs).code == 0 and len(cli.jobs.evaluated) == 3
     assert cli("compare", *runs, "--again").code == 0 and len(cli.jobs.evaluated) == 5
-    assert (
-        "reward: the same in every task" in cli("compare", "runs/a", "runs/a").out
-    )  # an interval of no width misleads
+    cli("eval", "runs/a", "--name", "again")
+    same = cli("compare", "evals/again", str(record.parents[1]), "--allow-mismatch").out
+    assert "reward: the same in every task" in same  # an interval of no width misleads
 
 
 def test_what_is_not_the_same_is_named(cli, runs) -> None:
@@ -184,21 +236,23 @@ def test_the_evaluation_at_the_end_of_a_run_is_used(cli, runs) -> None:
     assert "runs/a: saved in runs/a, step 5" in end.out and "runs/b: would be played" in end.out
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_of_weights_that_no_run_made_only_what_they_play_is_compared(side: int) -> None:
-    served = {
-        "model": {"path": "openai:m"},
-        "optimizer": {"lr": 1e-6},
-        "rollout": {"max_turns": 1},
-        "loop": {"steps": 1},
-    }
-    ours = {"model": {"path": "builtin:tiny"}, "optimizer": {"lr": 5e-4}, "rollout": {"max_turns": 2}}
-    pair = (served, ours) if side == 0 else (ours, served)
-    assert [key for key, _, _ in config_differences(*pair, trained=False)] == ["rollout.max_turns"]
-    assert "optimizer.lr" in [key for key, _, _ in config_differences(*pair, trained=True)]
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_weights_that_no_run_made_only_what_they_play_is_compared(cli, runs, order: int) -> None:
+    cli("eval", "runs/a", "--name", "one")
+    one = Saved.load(RunFolder.open("evals/one"), 5, "one")
+    weights = "runs/a/checkpoints/step-000005"
+    ours = {"model": {"path": weights}, "optimizer": {"lr": 5e-4}, "rollout": {"max_turns": 2}}
+    more = {**ours, "optimizer": {"lr": 1e-3}}
+    served = {"model": {"path": "openai:m"}, "optimizer": {"lr": 1e-6}, "rollout": {"max_turns": 1}}
+    sides = [replace(one, config=config) for config in (ours, served)]
+    assert [row.field for row in differing(sides[::order])] == ["rollout.max_turns"]
+    sides.append(replace(one, config=more))  # two that runs made
+    found = {row.field: row.values for row in differing(sides[::order])}
+    assert found["optimizer.lr"] == ("0.0005", "-", "0.001")[::order]
 
 
 def test_training_settings_are_no_difference_to_weights_that_no_run_made(cli, runs) -> None:
     words = ("--env", "counting", "--samples", "1", "--loop.steps", "3", "--set", "logging.sinks=[]")
     assert cli("eval", "builtin:tiny", "--name", "saved", *words).code == 0
-    assert last_line(cli("compare", "evals/saved", runs[0], "--json"))["configs"] == []
+    found = last_line(cli("compare", "evals/saved", runs[0], "--json"))
+    assert [one["field"] for one in found["differing"]] == ["policy", "step"]

@@ -1,29 +1,21 @@
-"""`agentgym compare`: two policies on the same held-out tasks, task by task."""
+"""`agentgym compare`: policies on the same held-out tasks, task by task."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_server_options
-from agentgym.cli.comparing import Plan, Side, find_pairs, plan_sides, training_seed, unfinished
+from agentgym.cli.comparing import Plan, Side, find_rows, ordered, plan_sides, training_seed, unfinished
+from agentgym.cli.comparison_text import OTHER_REWARDS, show_differing, show_many, show_runs, show_sides
 from agentgym.cli.evaluating import new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments
-from agentgym.cli.results import (
-    UNKNOWN,
-    USAGE_HEADER,
-    difference_line,
-    eval_table,
-    figure,
-    interval_text,
-    measure_tables,
-    usage_row,
-)
+from agentgym.cli.rescoring import scored_by
+from agentgym.cli.results import UNKNOWN, difference_line
 from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import run_until_stopped
@@ -35,94 +27,117 @@ if TYPE_CHECKING:
     from agentgym.evals.compare import Comparison, Saved, TaskPair
 
 DESCRIPTION = """
-Compare two policies task by task: the difference with a 95% interval, the tasks won and lost with their episodes,
-and what differs in the two configs. A and B are checkpoints, runs (their last checkpoints), folders of `agentgym eval`,
-Hugging Face folders, hub names, builtin:tiny, or openai:NAME at --base-url (docs/outside_policies.md).
+Compare policies task by task, each with the first one or with --against NAME: the difference with a 95% interval, the
+tasks won and lost with their episodes, and one table of what differs between the sides. A SIDE is a checkpoint, a run
+(its last checkpoint), a folder of `agentgym eval` or of `agentgym runs rescore --save`, a Hugging Face folder, a hub
+name, builtin:tiny, or openai:NAME at --base-url (docs/outside_policies.md).
 
-What is saved is taken as it is. What is missing is played with the tasks, seeds and environment of the other side, or
-of A where both are missing, and saved in --evals-dir; an interrupted comparison goes on when it is called again.
-Evaluations of other tasks, data, seeds or versions of the environment are refused with exit code 2.
+With more than two sides the intervals are simultaneous and the p-values adjusted, so that the chance of a single false
+"better" or "worse" in the whole table is at most 5%.
 
-A and B may be several runs with commas between them, as many on each side and trained with the same seeds: then a pair
-of runs is the unit, and the interval says what another seed's pair would be like.
+What is saved is taken as it is. What is missing is played with the tasks, seeds and environment of the first side that
+is saved, and saved in --evals-dir; an interrupted comparison goes on when it is called again. Evaluations of other
+tasks, data, seeds or versions of the environment are refused with exit code 2. Rewards are compared where all sides
+have the same; with --reward all sides are scored by those that you give.
+
+A side may be several runs with commas between them, as many on each side and trained with the same seeds: then the
+runs of a seed are the unit, and the interval says what another seed's would be like.
 """
 EXAMPLES = """
 agentgym compare builtin:tiny runs/math-1
 agentgym compare runs/math-1 runs/math-2
+agentgym compare runs/math-1 runs/math-2 runs/math-3 --against runs/math-2
 agentgym compare runs/gspo-0,runs/gspo-1,runs/gspo-2 runs/grpo-0,runs/grpo-1,runs/grpo-2
 agentgym compare runs/math-1/checkpoints/step-000020 runs/math-1 --samples 4
 agentgym compare runs/math-1 runs/math-2 --tasks 200 --greedy --dry-run
 agentgym compare runs/math-1 runs/math-2 --tasks 50 --again
 agentgym compare evals/math-1 evals/math-2 --allow-mismatch
+agentgym compare evals/math-1 evals/math-2 --reward success --reward format=0.1
 agentgym compare runs/math-1 openai:qwen3-8b --base-url http://127.0.0.1:8000/v1
 agentgym compare runs/math-1 runs/math-2 --json
 """
 TAKES_OVERRIDES = True
 PAIR_HEADER = ("task", "first", "second", "episodes")
-RUNS_HEADER = ("seed", "first", "second", "first", "second", "difference")
 ONE_RUN = """
-One run on each side: the interval is over tasks, of these two runs. Runs with another seed may differ by more; for a
-claim about what differs in the configs give several of each: agentgym compare {first},... {second},..."""
+One run on each side: the intervals are over tasks, of these runs. Runs with another seed may differ by more; for a
+claim about what differs in the configs give several of each: agentgym compare {each}"""
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("first", metavar="A", help="a checkpoint, a run, an evaluation, a model, or several: A1,A2")
-    parser.add_argument("second", metavar="B", help="the same; the result is B minus A")
+    parser.add_argument("first", metavar="SIDE", help="a checkpoint, run, evaluation or model, or several: A1,A2")
+    parser.add_argument("others", nargs="+", metavar="SIDE", help="the same; each is compared with the first")
+    parser.add_argument("--against", metavar="NAME", help="the side that the others are compared with (the first)")
     add_recipe_arguments(parser)
     add_eval_arguments(parser)
     parser.add_argument("--allow-mismatch", action="store_true", help="compare what both played, although it differs")
-    parser.add_argument("--again", action="store_true", help="play both again, whatever is saved")
+    parser.add_argument("--again", action="store_true", help="play all again, whatever is saved")
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="tasks won and lost to show (default 10)")
     add_trust_argument(parser)
 
 
 def run(arguments: argparse.Namespace, shell: JobShell) -> int:
-    from agentgym.evals.compare import compare
-    from agentgym.tables.comparing import comparison_json
+    from agentgym.evals.compare import compare_all
+    from agentgym.tables.comparing import comparison_json, comparisons_json
 
-    pairs = find_pairs(arguments.first, arguments.second)
-    refuse_server_options([side.policy for sides in pairs for side in sides if side.policy], arguments)
-    plans = [plan_sides(sides, eval_flags(arguments), arguments, shell) for sides in pairs]
+    given = ordered([arguments.first, *arguments.others], arguments.against)
+    rows = find_rows(given)
+    refuse_server_options([side.policy for sides in rows for side in sides if side.policy], arguments)
+    plans = [plan_sides(sides, eval_flags(arguments), arguments, shell) for sides in rows]
     if arguments.dry_run:
-        return _show_plan([plan for both in plans for plan in both], arguments, shell)
+        return _show_plan([plan for row in plans for plan in row], arguments, shell)
     reporter = choose_reporter(shell, "compare", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
-        played = [_played(both, arguments, reporter, shell) for both in plans]
+        played = [_played(row, arguments, reporter, shell) for row in plans]
+        found = [compare_all(row[0], row[1:]) for row in played]
         if len(played) > 1:
-            seeds = [training_seed(b) if training_seed(a) is None else training_seed(a) for a, b in pairs]
-            _show_runs(seeds, [(*both, compare(*both)) for both in played], arguments, shell)
+            show_runs([_seed(row) for row in rows], given, played, found, arguments, shell)
             return 0
-        [(first, second)] = played
-        found = compare(first, second)
-        compared = comparison_json(first, second, found)
+        sides = played[0]
         if arguments.json:
-            shell.say(json.dumps({"event": "result", **compared}))
+            pair = len(sides) == 2
+            made = comparison_json(sides[0], sides[1], found[0][0]) if pair else comparisons_json(sides, found[0])
+            shell.say(json.dumps({"event": "result", **made}))
+            return 0
+        if len(sides) > 2:
+            show_many(sides, found[0], shell)
         else:
-            _show(first, second, found, compared, arguments, shell)
-            runs = {side.policy.run_dir for side in pairs[0] if side.policy}
-            if len(runs - {None}) == 2:
-                shell.say(ONE_RUN.format(first=arguments.first, second=arguments.second))
+            _show(sides[0], sides[1], found[0][0], arguments, shell)
+        runs = {side.policy.run_dir for side in rows[0] if side.policy}
+        if len(runs - {None}) == len(sides):
+            shell.say(ONE_RUN.format(each=" ".join(f"{name},..." for name in given)))
     return 0
 
 
-def _played(
-    plans: tuple[Plan, Plan], arguments: argparse.Namespace, reporter: Reporter, shell: JobShell
-) -> tuple[Saved, Saved]:
-    """Both sides. Raises UserError where they played something else, and that is not allowed."""
-    from agentgym.evals.compare import mismatches
+def _seed(row: Sequence[Side]) -> int | None:
+    return next((seed for side in row if (seed := training_seed(side)) is not None), None)
+
+
+def _played(plans: Sequence[Plan], arguments: argparse.Namespace, reporter: Reporter, shell: JobShell) -> list[Saved]:
+    """All sides. Raises UserError where they played something else, and that is not allowed."""
+    from agentgym.evals.differing import mismatches
     from agentgym.evals.play import cut_line
 
-    first, second = (plan.side.saved or _play(plan, reporter, shell) for plan in plans)
-    for line in filter(None, (cut_line(first.result), cut_line(second.result))):
+    sides = [plan.side.saved or _play(plan, reporter, shell) for plan in plans]
+    if arguments.reward:
+        sides = [scored_by(side, arguments.reward, shell, trust=arguments.trust) for side in sides]
+    for line in filter(None, (cut_line(side.result) for side in sides)):
         shell.warn(line)
-    differs = mismatches(first, second)
-    if differs and not arguments.allow_mismatch:
-        raise UserError(
-            "these evaluations did not play the same:"
-            + "".join(f"\n  {line}" for line in differs)
-            + "\nGive --again to play both again, or --allow-mismatch to compare the tasks that both played."
-        )
-    return first, second
+    first = sides[0]
+    for side in sides[1:]:
+        if (side.folder.path, side.step) == (first.folder.path, first.step):
+            raise UserError(f"{first.name!r} and {side.name!r} are the same evaluation: {_where(plans[0].side)}")
+        differs = mismatches(first, side)
+        apart = not first.digests.keys() & side.digests.keys()
+        if differs and (apart or not arguments.allow_mismatch):
+            advice = "or --allow-mismatch to compare the tasks that both played"
+            if apart:
+                advice = "with one environment and seed (--env, --seed); what is saved has nothing to compare"
+            raise UserError(
+                f"{first.name} and {side.name} " + ("share no task:" if apart else "did not play the same:")
+                + "".join(f"\n  {line}" for line in differs)
+                + f"\nGive --again to play all again, {advice}."
+            )  # fmt: skip
+    return sides
 
 
 def _play(plan: Plan, reporter: Reporter, shell: JobShell) -> Saved:
@@ -156,76 +171,20 @@ def _show_plan(plans: Sequence[Plan], arguments: argparse.Namespace, shell: JobS
     return 0
 
 
-def _show_runs(
-    seeds: Sequence[int | None],
-    pairs: Sequence[tuple[Saved, Saved, Comparison]],
-    arguments: argparse.Namespace,
-    shell: JobShell,
-) -> None:
-    """Several runs on each side: each pair's difference, and what they say of another pair's."""
-    from agentgym.evals.statistics import run_difference
-    from agentgym.tables.comparing import found_json
-
-    step = 1 / max(found.num_pairs for *_, found in pairs)
-    shares = [found.success.mean for *_, found in pairs if found.success]
-    success = run_difference(shares, resolution=step) if len(shares) == len(pairs) else None
-    rewards = [found.reward.mean for *_, found in pairs if found.reward]
-    reward = run_difference(rewards) if len(rewards) == len(pairs) else None
-    main, moves = (success, shares) if success else (reward, rewards)
-    if main is None:
-        raise UserError("some pairs of runs know no success and others no reward: compare them pair by pair")
-    if arguments.json:
-        each = [
-            {"seed": seed, "first": first.name, "second": second.name, **found_json(found)}
-            for seed, (first, second, found) in zip(seeds, pairs, strict=True)
-        ]
-        overall = {"success": success and asdict(success), "reward": reward and asdict(reward)}
-        shell.say(json.dumps({"event": "result", **overall, "pairs": each}))
-        return
-    rows = [
-        (str(seed), first.name, second.name,
-         *(figure(one.result.success if success else one.result.reward_mean) for one in (first, second)),
-         f"{move:+.3f}")
-        for seed, move, (first, second, _) in zip(seeds, moves, pairs, strict=True)
-    ]  # fmt: skip
-    shell.say_table(RUNS_HEADER, rows)
-    shell.say(f"\n{len(pairs)} pairs of runs, {pairs[0][2].main.num_tasks} tasks. Second minus first:")
-    if success is not None:
-        shell.say(f"success: {interval_text(success)}; p = {success.chance:.3g}")
-    if reward is not None:
-        shell.say(f"reward: {interval_text(reward)}")
-    shell.say(
-        "A pair of runs is the unit: the interval is of what another seed's pair would show.\n"
-        f"With so many runs a true difference of {main.smallest:.3f} would be clear in 8 of 10 comparisons."
-    )
-
-
 def _where(side: Side) -> str | None:
     return f"{side.saved.folder.path}, step {side.saved.step}" if side.saved else None
 
 
-def _show(
-    first: Saved,
-    second: Saved,
-    found: Comparison,
-    compared: Mapping[str, Any],
-    arguments: argparse.Namespace,
-    shell: JobShell,
-) -> None:
+def _show(first: Saved, second: Saved, found: Comparison, arguments: argparse.Namespace, shell: JobShell) -> None:
     main, tasks = found.main, found.main.num_tasks
-    results, names = [one.result for one in (first, second)], [one.name for one in (first, second)]
-    for table in (eval_table(results, names), *measure_tables(results, names)):
-        shell.say_table(*table)
-    if asked := [usage_row(one.result) for one in (first, second) if one.result.usage]:
-        shell.say("")
-        shell.say_table(USAGE_HEADER, asked)
-    for line in compared["mismatches"]:
-        shell.say(f"not the same: {line}")
+    show_sides([first, second], shell)
     apart = f"; {found.num_unpaired} episodes have no partner" if found.num_unpaired else ""
     shell.say(f"\n{tasks} tasks, {found.num_pairs} pairs of episodes{apart}. Second minus first:")
     shell.say(difference_line(main, found.measure))
     if found.success is None:
         shell.say(UNKNOWN)
+    elif found.other_rewards:
+        shell.say(OTHER_REWARDS + found.other_rewards)
     elif found.reward is not None and found.reward.equal == tasks:
         shell.say("reward: the same in every task, so it has no interval")
     elif found.reward is not None:
@@ -243,10 +202,7 @@ def _show(
     for one in (first, second):
         shell.say(("\n" if one is first else "") + f"read one: agentgym runs episodes {one.folder.path} --evals "
                   f"--step {one.step} --show EPISODE")  # fmt: skip
-    fields = [tuple(one.values()) for one in compared["configs"]]
-    shell.say("\nthe configs differ in" if fields else "\nthe configs are the same")
-    if fields:
-        shell.say_table(("field", "first", "second"), fields)
+    show_differing([first, second], ("first", "second"), shell)
 
 
 def _pair_row(pair: TaskPair) -> tuple[str, ...]:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from agentgym.cli.commands.episodes import asked_steps
 from agentgym.cli.jobs import JobShell
-from agentgym.cli.recipes import add_reward_argument, full_weights, given_weights
-from agentgym.cli.results import figure
-from agentgym.cli.trust import add_trust_argument, trusted
+from agentgym.cli.recipes import add_reward_argument
+from agentgym.cli.rescoring import RescoredEvaluation, rescored_evaluations, save_rescored, score_again, scorer_of
+from agentgym.cli.results import eval_table, figure, pass_table
+from agentgym.cli.trust import add_trust_argument
 from agentgym.commands.parser import Parser
-from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import UserError
 from agentgym.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from agentgym.evals.rescore import Rescored, Summary
-    from agentgym.rollout.scoring import Scorer
 
 DESCRIPTION = """
 Score the episodes that a run or an evaluation saved once more, with other rewards or other weights, and say what
 changes: each reward's mean, which groups would have had signal, and how many pairs of episodes of one group change
-their order. Nothing is played and nothing in the folder is changed.
+their order; of an evaluation the interval of its reward and pass@k, too. Nothing is played and nothing in the folder
+is changed. --save keeps an evaluation's new scores as an evaluation of its own, which `agentgym compare`, `agentgym
+view` and `agentgym runs episodes` read as any other.
 """
 EXAMPLES = """
 agentgym runs rescore runs/math-1 --reward success --reward format=0.1
 agentgym runs rescore runs/math-1 --reward tests_passed --step all
 agentgym runs rescore runs/math-1
 agentgym runs rescore runs/math-1 --evals --reward length_penalty=-0.1 --episodes 50
+agentgym runs rescore evals/math-1 --reward format --save math-1-format
 agentgym runs rescore runs/math-1 --reward success --json
 """
 TAKES_OVERRIDES = False
@@ -44,6 +46,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--step", metavar="N", help="of which step, or `all` (default: the last one saved)")
     parser.add_argument("--evals", action="store_true", help="the episodes of its evaluations")
     parser.add_argument("--episodes", type=int, metavar="N", help="at most so many (default: all)")
+    parser.add_argument(
+        "--save", nargs="?", const="", metavar="NAME", help="keep the scores of an evaluation as one of its own"
+    )
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="changed episodes to show (default 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_trust_argument(parser)
@@ -55,32 +60,53 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     kind, known = "evaluations" if arguments.evals else "episodes", folder.episode_steps(evaluation=arguments.evals)
     wanted = asked_steps(arguments.step, known) if known else []
     saved = [one for step in wanted for one in folder.read_episodes(step, evaluation=arguments.evals)]
+    if arguments.save is not None and not (arguments.evals and arguments.episodes is None):
+        raise UserError("--save keeps the scores of whole evaluations: give --evals, and leave --episodes out")
     saved = saved[: arguments.episodes]
     if not saved:
         raise UserError(f"{str(folder.path)!r} has no saved {kind} (logging.save_episodes decides that)")
     steps = sorted({one.step for one in saved})
-    scorer, weights = _scorer(folder, arguments, shell)
-    from agentgym.evals.rescore import rescore, summarize
+    scorer, weights = scorer_of(folder, arguments.reward, shell, trust=arguments.trust)
+    from agentgym.evals.rescore import summarize
 
     def progress(done: int, total: int) -> None:
         if done == total or done % 500 == 0:
             shell.warn(f"scored {done} of {total}")
 
-    async def job() -> list[Rescored]:
-        async with scorer:
-            report = (lambda done, total: None) if arguments.json else progress
-            return await rescore(saved, scorer, report, evaluation=arguments.evals)
-
-    scored = run_until_stopped(job(), shell.warn)
+    report = (lambda done, total: None) if arguments.json else progress
+    scored = score_again(saved, scorer, shell, report, evaluation=arguments.evals)
     summary = summarize(scored)
+    whole = arguments.evals and arguments.episodes is None
+    evaluations = rescored_evaluations(folder, scored, saved) if whole else []
+    made = ""
+    if arguments.save is not None:
+        if len(evaluations) < len(steps):
+            raise UserError(f"the evaluation is not finished; continue it: agentgym eval --resume {folder.path}")
+        made = str(save_rescored(folder, evaluations, weights, arguments.save))
     if arguments.json:
-        shell.say_json(
-            {"rewards": weights, "steps": steps, **asdict(summary), "episodes": [_as_json(one) for one in scored]}
-        )
-    else:
-        shell.say(_scope(steps, known, arguments.evals))
-        _show(scored, summary, weights, len(saved), arguments, shell)
+        results = [{"step": one.step, **one.after.to_mapping()} for one in evaluations]
+        counts = {"rewards": dict(scorer.weights), "steps": steps, **asdict(summary), "evaluations": results}
+        shell.say_json({**counts, "saved": made or None, "episodes": [_as_json(one) for one in scored]})
+        return 0
+    shell.say(_scope(steps, known, arguments.evals))
+    _show(scored, summary, scorer.weights, len(saved), arguments, shell)
+    for one in evaluations:
+        _show_evaluation(one, shell)
+    if made:
+        shell.say(f"\nsaved in {made}: agentgym compare {made} SIDE")
+    elif evaluations:
+        shell.say("\nkeep it as an evaluation, to compare or view it: add --save")
     return 0
+
+
+def _show_evaluation(one: RescoredEvaluation, shell: JobShell) -> None:
+    shell.say(f"\nthe evaluation of step {one.step}")
+    shell.say_table(*eval_table([one.before, one.after], ["as saved", "scored again"]))
+    rewards = [figure(value) for value in (one.after.reward_mean, one.after.reward_low, one.after.reward_high)]
+    shell.say(f"reward as scored again: {rewards[0]} [{rewards[1]}, {rewards[2]}] (95%)")
+    header, rows = pass_table(one.after)
+    if rows:
+        shell.say_table(header, rows)
 
 
 def _scope(steps: Sequence[int], known: Sequence[int], evals: bool) -> str:
@@ -93,28 +119,10 @@ def _scope(steps: Sequence[int], known: Sequence[int], evals: bool) -> str:
     return f"{which} of {of}{rest}"
 
 
-def _scorer(folder: RunFolder, arguments: argparse.Namespace, shell: JobShell) -> tuple[Scorer, dict[str, float]]:
-    """A scorer of the environment that the folder's recipe names, as it is installed now."""
-    from agentgym.env import default_weights
-    from agentgym.recipe import build_recipe
-    from agentgym.rollout.environments import build_environment
-    from agentgym.rollout.scoring import Scorer, find_reward
-
-    config = folder.load_config()
-    trusted(folder.path, config, trust=arguments.trust, shell=shell)
-    recipe = build_recipe(config, str(folder.path), shell.plugins)
-    registry = shell.plugins(recipe.plugins.disabled)
-    environment = build_environment(registry, recipe.env.name, recipe.env.options)
-    found = full_weights(given_weights(arguments.reward), environment, registry)
-    weights = found or dict(recipe.rewards) or default_weights(environment)
-    by_name = {find_reward(key, environment, registry).name: weight for key, weight in weights.items()}
-    return Scorer.of(environment, registry, weights), by_name  # an import path has a name of its own in an episode
-
-
 def _show(
     scored: Sequence[Rescored],
     summary: Summary,
-    weights: dict[str, float],
+    weights: Mapping[str, float],
     num_saved: int,
     arguments: argparse.Namespace,
     shell: JobShell,

@@ -42,6 +42,11 @@ function Tasks({ title, rows, data }) {
     </tbody></table></div>${!all && rows.length > SHOWN && html`<button onClick=${() => setAll(true)}>show all ${rows.length}</button>`}</section>`;
 }
 
+function Differing({ rows, labels }) {
+  return html`<section><h2>What differs: ${rows.length || "nothing"}</h2>
+    ${rows.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th>${labels.map((label) => html`<th>${harmless(label)}</th>`)}</tr></thead><tbody>${rows.map((row) => html`<tr key=${row.field}><td><code>${harmless(row.field)}</code></td>${row.values.map((value) => html`<td><code>${harmless(value)}</code></td>`)}</tr>`)}</tbody></table></div>`}</section>`;
+}
+
 function Result({ data }) {
   const { first, second, reward } = data;
   const success = data.success ?? reward;
@@ -51,10 +56,10 @@ function Result({ data }) {
     <dl class="strip">${side("a", first)}${side("b", second)}<div><dt>${data.success ? "" : "reward, "}b less a, paired by task</dt><dd><${Estimate} ...${success} plus=${true} /></dd></div>
       ${data.success && reward && html`<div><dt>reward, b less a</dt><dd><${Estimate} ...${reward} plus=${true} /></dd></div>`}</dl>
     <${Interval} estimate=${success} />
+    ${data.other_rewards && html`<p>The reward is not compared, since other rewards scored the sides: ${harmless(data.other_rewards)}.</p>`}
     ${data.mismatches.length > 0 && html`<ul class="findings" aria-label="What makes the comparison doubtful">${data.mismatches.map((text) => html`<li><span class="tag warn">differs</span>${harmless(text)}</li>`)}</ul>`}
     ${data.success && html`<div class="two"><${Tasks} title="Won by b" rows=${data.won} data=${data} /><${Tasks} title="Lost by b" rows=${data.lost} data=${data} /></div>`}
-    <section><h2>Settings that differ: ${data.configs.length || "none"}</h2>
-      ${data.configs.length > 0 && html`<div class="scroll"><table><thead><tr><th>field</th><th>a</th><th>b</th></tr></thead><tbody>${data.configs.map((row) => html`<tr key=${row.field}><td><code>${harmless(row.field)}</code></td><td><code>${harmless(row.first)}</code></td><td><code>${harmless(row.second)}</code></td></tr>`)}</tbody></table></div>`}</section>`;
+    <${Differing} rows=${data.differing} labels=${["a", "b"]} />`;
 }
 
 /* The curves of two runs over each other. */
