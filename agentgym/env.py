@@ -48,6 +48,23 @@ class EpisodeContext(Generic[State]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A published set of tasks, and how it is played as its authors do: `agentgym benchmark NAME MODEL`.
+
+    tasks: of the official set. source, licence: of the data, for a person. options: of the environment. local: instead
+    of them for a copy of the data, whose `path` --data gives; None: the same. settings: other fields of the recipe, by
+    dotted key.
+    """
+
+    tasks: int
+    source: str
+    licence: str
+    options: Mapping[str, Json] = field(default_factory=dict)
+    local: Mapping[str, Json] | None = None
+    settings: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The environment's answer to an agent's turn. invalid: the agent broke the rules."""
 
@@ -74,6 +91,7 @@ class Environment(ABC, Generic[State]):
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
     dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
     requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = {}  # published sets that it plays, by name
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -86,6 +104,10 @@ class Environment(ABC, Generic[State]):
 
         No task may be in both splits.
         """
+
+    def split_note(self, split: Split) -> str:
+        """What a person should know of a split: that it is a share of a file, say. Asked once its tasks were drawn."""
+        return ""
 
     async def start(self, context: EpisodeContext[State]) -> State:
         """Prepare one episode; returns its state."""

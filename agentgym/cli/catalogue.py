@@ -25,6 +25,7 @@ GROUPS = {
     },
     "measure it, use it, look at its runs": {
         "eval": "measure a checkpoint on held-out tasks",
+        "benchmark": "play a published benchmark with its official options: HumanEval, MBPP, GSM8K, MATH and more",
         "compare": "compare two policies task by task",
         "chat": "talk with a checkpoint, or play an environment with it by hand",
         "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",

@@ -50,6 +50,8 @@ def measure_checkpoints(arguments: argparse.Namespace, shell: JobShell, flags: d
         shell.say(f"  checkpoints  {few(steps)} of {folder.path}; what is measured already is kept")
         shell.say(f"  environment  {recipe.env.name}" + (f" {recipe.env.options}" if recipe.env.options else ""))
         shell.say(f"  tasks        {held_out}, {recipe.eval.samples_per_task} times each")
+        if held_out.warning:
+            shell.say(f"               {held_out.warning}")
         return 0
     reporter = choose_reporter(shell, f"eval {folder.name}", as_json=arguments.json, plain=True)
     with RunFolder.open(folder.path, for_writing=True) as folder, contextlib.closing(reporter):

@@ -16,7 +16,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.policies.outside.config import served_name
 from agentgym.recipe import Recipe
-from agentgym.rollout.tasks import num_held_out
+from agentgym.rollout.tasks import HeldOut
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, runs_in
 from agentgym.yaml import value_at
@@ -133,7 +133,7 @@ class Plan:
         recipe = self.finished[0]
         how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
         return (
-            f"{num_held_out(recipe.eval.tasks)} of {recipe.env.name}, {recipe.eval.samples_per_task} times each, {how}"
+            f"{HeldOut(asked=recipe.eval.tasks)} of {recipe.env.name}, {recipe.eval.samples_per_task} times each, {how}"
         )
 
 

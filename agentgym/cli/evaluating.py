@@ -20,7 +20,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import check_local
 from agentgym.policies.outside.config import PREFIX, PolicyConfig, served_name
 from agentgym.recipe import Recipe, without_sft
-from agentgym.rollout.tasks import num_held_out
+from agentgym.rollout.tasks import HeldOut
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import Reporter
 from agentgym.yaml import read_yaml
@@ -103,8 +103,8 @@ def base_recipe(
     return read_recipe(recipe)
 
 
-def check_playable(finished: Finished) -> str:
-    """How many tasks would be played, in words. Starts nothing, and raises UserError for what the model can't play."""
+def check_playable(finished: Finished) -> HeldOut:
+    """How many tasks would be played. Starts nothing, and raises UserError for what the model can't play."""
     from agentgym.data_sets import OutOfReach
     from agentgym.run.gym import refuse_long_prompts
 
@@ -115,7 +115,7 @@ def check_playable(finished: Finished) -> str:
     try:
         return refuse_long_prompts(recipe, registry, training=False, here=here)
     except OutOfReach:
-        return num_held_out(recipe.eval.tasks)
+        return HeldOut(asked=recipe.eval.tasks)
 
 
 def finish_for(

@@ -27,7 +27,7 @@ from agentgym.recipe import Command, Recipe, describe_recipe
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.sandboxes import check_sandbox
 from agentgym.rollout.scoring import find_reward
-from agentgym.rollout.tasks import num_held_out
+from agentgym.rollout.tasks import HeldOut
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import placement_lines
 from agentgym.run.recipe_files import read_recipe_files
@@ -252,7 +252,7 @@ def source_lines(sources: Mapping[str, str]) -> list[str]:
     return ["Where the values come from; all others are defaults:", *lines] if lines else []
 
 
-def plan(recipe: Recipe, held_out: str = "", *, custom: bool = False) -> list[str]:
+def plan(recipe: Recipe, held_out: HeldOut | None = None, *, custom: bool = False) -> list[str]:
     """What a run of this recipe starts and does, in lines for a person.
 
     held_out: how many tasks, where it is known. custom: its loop is the user's own.
@@ -270,7 +270,7 @@ def plan(recipe: Recipe, held_out: str = "", *, custom: bool = False) -> list[st
         )
     elif recipe.evaluates:
         lines.append(
-            f"at the end   first and last checkpoint on {held_out or num_held_out(recipe.eval.tasks)}, "
+            f"at the end   first and last checkpoint on {held_out or HeldOut(asked=recipe.eval.tasks)}, "
             f"{recipe.eval.samples_per_task} times each"
         )
     return lines

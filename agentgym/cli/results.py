@@ -35,7 +35,7 @@ def eval_table(results: Sequence[EvalResult], names: Sequence[str] = ()) -> tupl
 
 def _counts(result: EvalResult) -> tuple[str, ...]:
     return (
-        str(result.num_tasks),
+        f"{result.num_tasks} of {result.num_asked}" if result.num_asked > result.num_tasks else str(result.num_tasks),
         str(result.num_episodes),
         str(result.num_unsupported),
         str(result.num_too_long),

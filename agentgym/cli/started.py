@@ -130,7 +130,7 @@ def _show_plan(finished: Finished, path: Path, arguments: argparse.Namespace, sh
     from agentgym.data_sets import OutOfReach
 
     recipe, sources, registry = finished
-    held_out, out_of_reach = "", None
+    held_out, out_of_reach = None, None
     if recipe.sft is None:
         from agentgym.run.gym import refuse_long_prompts
         from agentgym.run.settle import check_sampling

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 from agentgym.components import name_of
 from agentgym.env import Environment
@@ -178,9 +179,28 @@ def held_out_tasks(environment: Environment, count: int, seed: int = 0) -> list[
     return tasks
 
 
-def num_held_out(asked: int, found: int | None = None) -> str:
-    """How many tasks are measured on, in words. found: how many there are; None where they were not all drawn."""
-    return f"up to {asked} held-out tasks" if found is None else f"{found} held-out tasks"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """How many tasks are measured on. found: None where they were not all drawn. note: `Environment.split_note`."""
+
+    asked: int
+    found: int | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, environment: Environment, asked: int, found: int | None) -> Self:
+        with blamed("environments", environment):
+            return cls(asked=asked, found=found, note=environment.split_note("test"))
+
+    def __str__(self) -> str:
+        return f"up to {self.asked} held-out tasks" if self.found is None else f"{self.found} held-out tasks"
+
+    @property
+    def warning(self) -> str:
+        """That there are fewer than asked for, and what the environment says of its split; else ""."""
+        few = self.found is not None and self.found < self.asked
+        missing = f"{self.found} tasks, not {self.asked}: the test split has no more" if few else ""
+        return ". ".join(filter(None, (missing, self.note)))
 
 
 def _epochs(environment: Environment, seeds: Iterable[int]) -> Iterator[Task]:

@@ -29,7 +29,7 @@ from agentgym.recipe import ModelConfig
 from agentgym.rollout.agent_faults import agent_faults
 from agentgym.rollout.garbage import swept
 from agentgym.rollout.player import Player
-from agentgym.rollout.tasks import held_out_tasks
+from agentgym.rollout.tasks import HeldOut, held_out_tasks
 from agentgym.run.engines import started_generators
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import counts_since
@@ -192,6 +192,7 @@ async def measure(
     """
     config = gym.settled.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
+    held_out = HeldOut.of(gym.environment, num_tasks or config.tasks, len(tasks))
     setup = EvalSetup.of(
         gym.environment,
         tasks,
@@ -227,7 +228,9 @@ async def measure(
     sinks.log_episodes(lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in numbered]))
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)
-    result = summarize(rows, name)
+    if held_out.warning:
+        reporter.note(held_out.warning)
+    result = replace(summarize(rows, name), num_asked=held_out.asked, split_note=held_out.note)
     if cut := cut_line(result):
         reporter.note(cut)
     if gym.backend is not None:

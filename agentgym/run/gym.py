@@ -26,7 +26,7 @@ from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.rollout.tasks import first_tasks, held_out_tasks, num_held_out
+from agentgym.rollout.tasks import HeldOut, first_tasks, held_out_tasks
 from agentgym.run.positions import check_positions, positions_of
 from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
@@ -224,12 +224,12 @@ def plugin_formats(registry: PluginRegistry) -> dict[str, ToolFormat]:
 
 
 def prepare(
-    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True, num_test: int = SAMPLED_TASKS
 ) -> tuple[Environment, Scorer, list[Task], list[Task]]:
     """The environment with its options, its rewards, and the first tasks of training and of those held out.
 
-    Starts nothing and needs no model. here: whether our generators sample from the policy. Raises UserError for what
-    none of them can be.
+    Starts nothing and needs no model. here: whether our generators sample from the policy. num_test: of those held out,
+    at most. Raises UserError for what none of them can be.
     """
     if recipe.model.tool_format != "auto":
         registry.component("tool_formats", recipe.model.tool_format)
@@ -239,16 +239,21 @@ def prepare(
         _check_lengths(recipe)
     # an evaluation set has none of training
     train = first_tasks(recipe.task_sampler, environment, recipe.loop.seed, SAMPLED_TASKS) if training else []
-    return environment, scorer, train, held_out_tasks(environment, min(SAMPLED_TASKS, recipe.eval.tasks))
+    return environment, scorer, train, held_out_tasks(environment, min(num_test, recipe.eval.tasks))
 
 
-def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True) -> str:
+def refuse_long_prompts(
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True
+) -> HeldOut:
     """Checks, for a dry run, what `prepare` checks, and the prompts' lengths if the tokenizer is on this machine.
 
-    It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are, in words.
+    It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are; they are all
+    counted where training does not follow.
     """
     positions = check_positions(recipe) if here else None
-    environment, _, *splits = prepare(recipe, registry, training=training, here=here)
+    most = SAMPLED_TASKS if training else recipe.eval.tasks
+    environment, _, train, test = prepare(recipe, registry, training=training, here=here, num_test=most)
+    splits = train, test[:SAMPLED_TASKS]
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
     room = recipe.rollout.max_episode_tokens - TEMPLATE_TOKENS - len(str(tools or "").encode())
@@ -257,8 +262,8 @@ def refuse_long_prompts(recipe: Recipe, registry: PluginRegistry, *, training: b
         renderer = open_renderer(recipe.model, folder, registry)
         for tasks in filter(None, splits):
             _check_prompts(recipe, renderer, tasks, tools, positions)
-    few = len(splits[-1]) < SAMPLED_TASKS or recipe.eval.tasks <= SAMPLED_TASKS
-    return num_held_out(recipe.eval.tasks, len(splits[-1]) if few else None)
+    all_drawn = len(test) < most or recipe.eval.tasks <= most
+    return HeldOut.of(environment, recipe.eval.tasks, len(test) if all_drawn else None)
 
 
 def _check_prompts(

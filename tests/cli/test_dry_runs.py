@@ -56,6 +56,7 @@ def test_a_plan_says_how_many_held_out_tasks_there_are_and_where_it_computes(cli
     assert "on 40 held-out tasks, 2 times each" in few.out and "on 20 held-out tasks" in some.out
     measured = cli("eval", "builtin:tiny", "--env", "counting", "--dry-run", "--logging.sinks", "[]")
     assert "tasks        40 held-out tasks, 2 times each" in measured.out
+    assert "\n               40 tasks, not 128: the test split has no more\n" in measured.out
     assert "on up to 128 held-out tasks" in cli.train("--name", "one").out
     for device, said in (("cpu", "on CPU, float32"), ("cuda", "on the GPU, float32")):
         monkeypatch.setattr("agentgym.cli.recipes.pick_device", lambda wanted, section, found=device: found)

@@ -257,7 +257,7 @@ def test_bad_data_is_the_users_mistake_and_named_by_its_row(tmp_path: Path, cont
         ({"levels": (0, 1)}, "levels is"),
         ({"levels": ()}, "levels is"),
         ({"tries": 3}, "tries 3"),
-        ({"test_share": 1.0}, r"test_share 1\.0"),
+        ({"test_share": 1.5}, r"test_share 1\.5"),
         ({"answer_format": "hash"}, "Did you mean 'hashes'"),
         ({"units": "yes"}, "no units 'yes'"),
         ({"tools": "calculater"}, "Did you mean 'calculator'"),

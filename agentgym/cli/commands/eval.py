@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from agentgym.cli.checkpoint_curve import measure_checkpoints
 from agentgym.cli.evaluating import (
@@ -215,7 +216,7 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
         found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
     if arguments.json:
-        plan = {"folder": str(folder), "config": to_mapping(recipe)}
+        plan = {"folder": str(folder), "config": to_mapping(recipe), "held_out": asdict(held_out)}
         shell.say(json.dumps(plan | ({"server": found} if arguments.check else {})))
         return 0
     how = "greedily" if recipe.eval.greedy else f"at temperature {recipe.rollout.temperature:g}"
@@ -229,6 +230,8 @@ def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, she
         shell.say(f"  agent        {agent}")
     shard = f", of which this is shard {recipe.eval.shard}" if recipe.eval.shard else ""
     shell.say(f"  tasks        {held_out}{shard}, {recipe.eval.samples_per_task} times each")
+    if held_out.warning:
+        shell.say(f"               {held_out.warning}")
     shell.say(f"  folder       {folder}")
     if arguments.check:
         shell.say(found)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, cast
 
-from agentgym.env import Environment, EpisodeContext
+from agentgym.env import Benchmark, Environment, EpisodeContext
 from agentgym.errors import UserError, nearest
 from agentgym.rewards import reward
 from agentgym.tools import Tools
@@ -48,6 +48,15 @@ class AgentDojoEnvironment(Environment[OfficeState]):
     version: ClassVar[int] = 2
     max_turns: ClassVar[int] = 30
     splits = ("test",)
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = {
+        "agentdojo": Benchmark(tasks=97, source="pip install agentdojo", licence="MIT"),
+        "agentdojo_attacked": Benchmark(
+            tasks=949,
+            source="pip install agentdojo",
+            licence="MIT",
+            options={"attack": "important_instructions_no_names"},
+        ),
+    }
     requirements: ClassVar[str] = "pip install agentdojo"
 
     def __init__(

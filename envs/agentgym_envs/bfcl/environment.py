@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, cast, get_args
 
-from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
 from agentgym.tools import ToolError, Tools
 from agentgym.types import Json, Message, Split, Task
@@ -63,6 +63,9 @@ class BfclEnvironment(Environment[Conversation]):
     max_turns: ClassVar[int] = 100
     splits = ("test",)
     dynamic_tools: ClassVar[bool] = True
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = {
+        "bfcl": Benchmark(tasks=800, source="pip install bfcl-eval", licence="Apache-2.0")
+    }
     requirements: ClassVar[str] = (
         "pip install --no-deps bfcl-eval, and pip install mpmath (its other dependencies are those of its own clients)"
     )

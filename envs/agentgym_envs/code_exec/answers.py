@@ -10,20 +10,21 @@ _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
-def find_code(text: str, entry: str) -> str | None:
+def find_code(text: str, entry: str, *, any_code: bool = False) -> str | None:
     """The last fenced block that defines `entry`, or the bare text when it does; else None.
 
-    A program (an empty entry) is the last fenced block, or a bare text that is Python.
+    A program (an empty entry) is the last fenced block, or a bare text that is Python; with any_code that is also taken
+    where nothing defines the entry: `f = lambda x: x`.
     """
     said = _THOUGHT.sub("", text)
     blocks: list[str] = _FENCE.findall(said)
-    if not entry:
-        program = (blocks or [said])[-1].strip("\n") + "\n"
-        return program if program.strip() and (blocks or _parses(program)) else None
     for block in reversed(blocks or [said]):
-        if defines(block, entry):
+        if entry and defines(block, entry):
             return block.strip("\n") + "\n"
-    return None
+    if entry and not any_code:
+        return None
+    program = (blocks or [said])[-1].strip("\n") + "\n"
+    return program if program.strip() and (blocks or _parses(program)) else None
 
 
 def defines(code: str, entry: str) -> bool:

@@ -9,8 +9,10 @@ import logging
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Final, Literal, TypeAlias, cast
 
 from agentgym import data_sets
 from agentgym.errors import UserError
@@ -23,7 +25,8 @@ from agentgym_envs.code_exec.programs import holds_program, program_problem
 log = logging.getLogger(__name__)
 
 Row = Mapping[str, object]
-_TEST_SHARE = 5  # one row in this many is a test where the data has no splits of its own
+Grading: TypeAlias = Literal["all", "official"]
+TEST_SHARE: Final = 0.2  # of the rows, where the data has no splits of its own
 _WRONG_EXAMPLES = ("median([-10, 4, 6, 1000, 10, 20])",)  # HumanEval/47 says 15.0, and its own tests 8.0
 _SANDBOX = SandboxSpec(allow_interpreters=("monty",), grades=True)
 _PROGRAM_SANDBOX = SandboxSpec(grades=True)  # an interpreter without standard input is of no use
@@ -35,13 +38,21 @@ class DatasetSource:
 
     reader: `json`, `parquet` (path: a file) or `hub` (path: a data set's name, subset: its config).
 
-    visible: how many of a row's assertions the agent sees; a HumanEval row shows those in its docstring.
+    visible: how many of a row's assertions the agent sees; a HumanEval row shows those in its docstring. grading:
+    official takes the benchmark's own tests alone, and its prompt where it has one for a chat.
+
+    test_share: of rows without splits of their own, by a hash of their cases. test_ids: first and last `task_id` of the
+    test split instead.
     """
 
     reader: str
     path: str
     subset: str = ""
     visible: int = 1
+    grading: Grading = "all"
+    test_share: float = TEST_SHARE
+    test_ids: tuple[int, int] | None = None
+    notes: dict[Split, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +60,8 @@ class DatasetSource:
             raise UserError(f"code_exec: there is no file {self.path!r}")
         if self.visible < 0:
             raise UserError(f"code_exec: visible is {self.visible}; give at least 0")
+        if not 0 < self.test_share <= 1:
+            raise UserError(f"code_exec: test_share is {self.test_share}; give more than 0, and 1 for all rows")
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Train repeats forever, each time in another order; test ends."""
@@ -66,7 +79,26 @@ class DatasetSource:
         own = {"train", "test"} <= set(splits)
         rows = splits[split] if own else [row for name in sorted(splits) for row in splits[name]]
         tasks = self._row_tasks(rows, split)
-        return tasks if own else _divide(tasks, split)
+        if own:
+            return tasks
+        kept, how = self._divided(tasks, split)
+        self.notes[split] = (
+            ""
+            if len(kept) == len(tasks)
+            else (f"The {split} split is {len(kept)} of the {len(tasks)} rows of {self.path} ({how})")
+        )
+        return kept
+
+    def _divided(self, tasks: list[Task], split: Split) -> tuple[list[Task], str]:
+        """The tasks of a split, and by what they were chosen."""
+        if self.test_ids is not None:
+            first, last = self.test_ids
+            held_out = {task.task_id for task in tasks if first <= _number(task) <= last}
+            how = f"test_ids {first} to {last}"
+        else:
+            held_out = _held_out(tasks, self.test_share)
+            how = f"test_share {self.test_share:g}, by a hash; env.options.test_share 1 takes all"
+        return [task for task in tasks if (task.task_id in held_out) == (split == "test")], how
 
     def _row_tasks(self, rows: Sequence[Row], split: Split) -> list[Task]:
         """Raises UserError when no row is of a shape that is known."""
@@ -74,7 +106,7 @@ class DatasetSource:
         refused: list[str] = []
         for row in rows:
             try:
-                tasks.append(row_task(row, split=split, visible=self.visible, where=self.path))
+                tasks.append(row_task(row, split=split, visible=self.visible, where=self.path, grading=self.grading))
             except UserError as error:
                 refused.append(str(error))
         if not refused:
@@ -88,7 +120,7 @@ class DatasetSource:
         return tasks
 
 
-def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
+def row_task(row: Row, *, split: Split, visible: int, where: str, grading: Grading = "all") -> Task:
     """A task from one row; raises UserError, naming the row, for one of another shape."""
     try:
         if {"prompt", "entry_point", "test"} <= set(row):
@@ -105,6 +137,8 @@ def row_task(row: Row, *, split: Split, visible: int, where: str) -> Task:
             )
     except (ValueError, SyntaxError) as error:
         raise UserError(f"code_exec: row {row.get('task_id')!r} of {where}: {error}") from error
+    if grading == "official":
+        ask, problem = _as_official(row, ask, problem)
     return Task(
         task_id=f"{Path(where).stem}/{row.get('task_id')}",
         prompt=({"role": "user", "content": ask},),
@@ -158,6 +192,22 @@ def _mbpp(row: Row, visible: int) -> tuple[str, Problem]:
         raise ValueError("it has neither text nor prompt")
     examples = "".join("\n" + case_text(problem.entry, case) for case in problem.visible)
     return f"{said.strip()}\nName the function {problem.entry}.{examples}", problem
+
+
+def _as_official(row: Row, ask: str, problem: Problem) -> tuple[str, Problem]:
+    """One attempt, judged by the row's own tests alone.
+
+    HumanEval's program is the prompt, then the answer: what it imports is there. MBPP's prompt shows all its tests
+    (Austin et al. 2021, arXiv:2108.07732, sec. 3.2).
+    """
+    if "entry_point" in row:
+        return ask, replace(problem, visible=(), opening=f"{problem.prelude}\n")
+    if "test_list" in row:
+        said = (_text(row, "text", "") or _text(row, "prompt", "")).strip()
+        tests = "\n".join(map(str, cast(Sequence[object], row["test_list"])))
+        ask = f"You are an expert Python programmer, and here is your task: {said} Your code should pass these tests:"
+        ask = f"{ask}\n\n{tests}"
+    return ask, replace(problem, visible=(), hidden=problem.cases)
 
 
 def called_name(assertion: str, defined: Collection[str] = ()) -> str:
@@ -239,16 +289,23 @@ def _text(row: Row, key: str, default: str | None = None) -> str:
     return value
 
 
-def _divide(tasks: list[Task], split: Split) -> list[Task]:
-    """Splits by a hash of the cases, so that a row stays in its split in any order, file or wording.
+def _held_out(tasks: list[Task], share: float) -> set[str]:
+    """The ids of the test split, by a hash of the cases: a row stays in its split in any order, file or wording.
 
-    So few rows that one split would be empty give it the row with the lowest or highest hash.
+    So few rows that one split would be empty give it the row with the lowest or highest hash; share 1 takes all.
     """
     hashes = {task.task_id: _hash(task) for task in tasks}
-    limit = 2**64 // _TEST_SHARE
-    lowest, highest = min(hashes.values(), default=0), max(hashes.values(), default=0)
-    limit = min(max(limit, lowest + 1), highest)
-    return [task for task in tasks if (hashes[task.task_id] < limit) == (split == "test")]
+    limit = int(Fraction(str(share)) * 2**64)
+    if share < 1:
+        lowest, highest = min(hashes.values(), default=0), max(hashes.values(), default=0)
+        limit = min(max(limit, lowest + 1), highest)
+    return {name for name, value in hashes.items() if value < limit}
+
+
+def _number(task: Task) -> int:
+    """The number at the end of a row's id; -1 where there is none."""
+    found = re.search(r"[0-9]+\Z", task.task_id)
+    return int(found[0]) if found else -1
 
 
 def _hash(task: Task) -> int:

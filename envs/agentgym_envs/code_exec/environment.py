@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
-from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import AssertCase, GradeRequest, Limits, RunStatus, Verdict
 from agentgym.types import Message, Split, Task
 from agentgym_envs.code_exec.answers import find_code
+from agentgym_envs.code_exec.benchmarks import BENCHMARKS
 from agentgym_envs.code_exec.feedback import feedback, verdict_record
 from agentgym_envs.code_exec.problems import Problem, idle_solution
 from agentgym_envs.code_exec.sources import TaskSource, make_source
@@ -35,11 +36,12 @@ class CodeExec(Environment[Problem]):
     version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 2
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = BENCHMARKS
 
     def __init__(
         self,
         *,
-        source: Annotated[str, "where tasks come from: procedural, jsonl, parquet or hub"] = "procedural",
+        source: Annotated[str, "where tasks come from: procedural, jsonl, json, parquet or hub"] = "procedural",
         instruction: Annotated[
             str, "a paragraph after every task, such as how the answer is read; the oracle then answers in a block"
         ] = "",
@@ -48,14 +50,17 @@ class CodeExec(Environment[Problem]):
         **options: Annotated[
             object,
             "what the source takes: procedural max_difficulty (steps of a program, 1 to 4), weights (the share of each "
-            "difficulty), visible (examples in the prompt) and test_tasks (tasks of the test split at most); jsonl and "
-            "parquet path and visible; hub dataset, subset and visible",
+            "difficulty), visible (examples in the prompt) and test_tasks (tasks of the test split at most); jsonl, "
+            "json and parquet path, hub dataset and subset; all of rows visible, test_share (1 is all rows), "
+            "test_ids (first and last task_id of the test split instead) and grading: `official` is one "
+            "attempt, judged by the benchmark's own tests alone, `all` also by a docstring's examples",
         ],
     ) -> None:
         """Raises UserError for an unknown source, option or file."""
         if feedback_chars < 16 or wall_s <= 0:
             raise UserError(f"code_exec: feedback_chars {feedback_chars} must be at least 16, wall_s {wall_s} above 0")
         self._source: TaskSource = make_source(source, options)
+        self._is_official = options.get("grading") == "official"
         self._instruction = instruction
         self._feedback_chars = feedback_chars
         self._limits = Limits(wall_s=wall_s)
@@ -65,6 +70,9 @@ class CodeExec(Environment[Problem]):
         for task in self._source.tasks(split, seed):
             yield instructed(task, self._instruction) if self._instruction else task
 
+    def split_note(self, split: Split) -> str:
+        return self._source.notes.get(split, "")
+
     async def start(self, context: EpisodeContext[Problem]) -> Problem:
         context.info.update(
             success=False, tests_passed=0.0, format_ok=False, attempts=0, verdicts=[], unsupported=False
@@ -73,7 +81,7 @@ class CodeExec(Environment[Problem]):
 
     async def reply(self, context: EpisodeContext[Problem]) -> Reply:
         problem, info = context.state, context.info
-        code = find_code(context.messages[-1]["content"], problem.entry)
+        code = find_code(context.messages[-1]["content"], problem.entry, any_code=self._is_official)
         info["attempts"] = context.turn
         info["format_ok"] = code is not None
         if code is None:
@@ -117,7 +125,11 @@ class CodeExec(Environment[Problem]):
         if context.sandbox is None:
             raise InfraError(f"task {context.task.task_id} was started without a sandbox")
         request = GradeRequest(
-            code=code, entry=problem.entry, cases=problem.cases, prelude=problem.prelude, limits=self._limits
+            code=problem.opening + code,
+            entry=problem.entry,
+            cases=problem.cases,
+            prelude=problem.prelude,
+            limits=self._limits,
         )
         verdict = await context.sandbox.grade(request)
         if len(verdict.results) != len(problem.cases) and verdict.status is not RunStatus.UNSUPPORTED:

@@ -14,6 +14,7 @@ class Problem:
     """What a solution must do. The agent may know `visible`; `hidden` and `solution` it never sees.
 
     entry: the function's or class's name; empty for a program. prelude: source that the tests' side runs first.
+    opening: source that is put before what the agent writes.
     """
 
     entry: str
@@ -21,6 +22,7 @@ class Problem:
     hidden: tuple[Case, ...]
     prelude: str = ""
     solution: str = ""
+    opening: str = ""
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -34,6 +36,7 @@ class Problem:
             "hidden": [_case_to_json(case) for case in self.hidden],
             "prelude": self.prelude,
             "solution": self.solution,
+            **({"opening": self.opening} if self.opening else {}),
         }
 
     @classmethod
@@ -47,6 +50,7 @@ class Problem:
             hidden=_cases(data, "hidden"),
             prelude=_text(data, "prelude"),
             solution=_text(data, "solution"),
+            opening=_text(data, "opening") if "opening" in data else "",
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, cast, get_args
 
 from agentgym.errors import UserError, nearest
 from agentgym.types import Message, SandboxSpec, Split, Task
-from agentgym_envs.code_exec.datasets_source import DatasetSource
+from agentgym_envs.code_exec.datasets_source import TEST_SHARE, DatasetSource, Grading
 from agentgym_envs.code_exec.problems import Problem, case_text
 from agentgym_envs.code_exec.procedural import DEFAULT_WEIGHTS, MAX_DIFFICULTY, Pipeline, pipelines
 
@@ -18,6 +18,11 @@ _SANDBOX = SandboxSpec(allow_interpreters=("monty",), grades=True)
 
 class TaskSource(Protocol):
     """Gives the environment its tasks; `train` may be endless, `test` ends."""
+
+    @property
+    def notes(self) -> Mapping[Split, str]:
+        """Of each split, once its tasks were drawn: see `Environment.split_note`."""
+        ...
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]: ...
 
@@ -30,6 +35,7 @@ class ProceduralSource:
     weights: Mapping[int, float] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     visible: int = 1
     test_tasks: int = 512
+    notes: Mapping[Split, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_difficulty <= MAX_DIFFICULTY:
@@ -96,7 +102,7 @@ def _local(kind: str) -> Callable[[Mapping[str, object]], TaskSource]:
         path = _word(options, "path", "")
         if not path:
             raise UserError(f"code_exec: source {kind} needs `path`, the file to read")
-        return DatasetSource(reader=kind, path=path, visible=_whole(options, "visible", 1))
+        return _dataset(options, reader=kind, path=path)
 
     return build
 
@@ -105,16 +111,36 @@ def _hub(options: Mapping[str, object]) -> TaskSource:
     dataset = _word(options, "dataset", "")
     if not dataset:
         raise UserError("code_exec: source hub needs `dataset`, for example openai/openai_humaneval")
+    return _dataset(options, reader="hub", path=dataset, subset=_word(options, "subset", ""))
+
+
+def _dataset(options: Mapping[str, object], *, reader: str, path: str, subset: str = "") -> DatasetSource:
+    grading, share, ids = (options.get(key) for key in ("grading", "test_share", "test_ids"))
+    if grading not in (None, *get_args(Grading)):
+        raise UserError(f"code_exec: no grading {grading!r}.{nearest(str(grading), get_args(Grading))}")
+    if isinstance(share, bool) or not isinstance(share, int | float | None):
+        raise UserError(f"code_exec: test_share is a number, not {share!r}")
+    if ids is not None and not (isinstance(ids, Sequence) and len(ids) == 2 and all(type(one) is int for one in ids)):
+        raise UserError(f"code_exec: test_ids are the first and last task_id of the test split, not {ids!r}")
     return DatasetSource(
-        reader="hub", path=dataset, subset=_word(options, "subset", ""), visible=_whole(options, "visible", 1)
+        reader=reader,
+        path=path,
+        subset=subset,
+        visible=_whole(options, "visible", 1),
+        grading=cast(Grading, grading or "all"),
+        test_share=TEST_SHARE if share is None else share,
+        test_ids=None if ids is None else (ids[0], ids[1]),
     )
 
 
+_OF_ROWS = frozenset({"visible", "grading", "test_share", "test_ids"})
+
 _BUILDERS: Mapping[str, tuple[Callable[[Mapping[str, object]], TaskSource], frozenset[str]]] = {
     "procedural": (_procedural, frozenset({"max_difficulty", "weights", "visible", "test_tasks"})),
-    "jsonl": (_local("json"), frozenset({"path", "visible"})),
-    "parquet": (_local("parquet"), frozenset({"path", "visible"})),
-    "hub": (_hub, frozenset({"dataset", "subset", "visible"})),
+    "jsonl": (_local("json"), _OF_ROWS | {"path"}),
+    "json": (_local("json"), _OF_ROWS | {"path"}),
+    "parquet": (_local("parquet"), _OF_ROWS | {"path"}),
+    "hub": (_hub, _OF_ROWS | {"dataset", "subset"}),
 }
 
 

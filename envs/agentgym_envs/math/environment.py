@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
-from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
 from agentgym.sandbox import Limits
 from agentgym.types import Message, SandboxSpec, Split, Task
 from agentgym_envs.math import rows as data
 from agentgym_envs.math.answers import AnswerFormat, Found, find_answer
+from agentgym_envs.math.benchmarks import BENCHMARKS
 from agentgym_envs.math.expressions import Judge
 from agentgym_envs.math.number import Number
 from agentgym_envs.math.procedural import LEVELS, problems, working
@@ -38,6 +39,7 @@ class MathEnvironment(Environment[Calculator | Python | None]):
     version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 2
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = BENCHMARKS
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class MathEnvironment(Environment[Calculator | Python | None]):
             "a file with GSM8K's or MATH's rows, for json also a folder, for hub a data set's name (openai/gsm8k)",
         ] = None,
         test_path: Annotated[str | None, "the file of the test split; null takes test_share of path's rows"] = None,
-        test_share: Annotated[float, "share of path's rows that are the test split"] = 0.1,
+        test_share: Annotated[float, "share of path's rows that are the test split; 1 is all"] = 0.1,
         subset: Annotated[str, "the hub's name of a part of a data set (main)"] = "",
         tries: Annotated[int, "2 lets the agent answer again when its first answer is wrong"] = 1,
         answer_format: Annotated[
@@ -78,10 +80,10 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         if source != "procedural" and not path:
             what = "a data set's name" if source == "hub" else "a file"
             raise UserError(f"math: source {source!r} needs `path`, {what}")
-        if not 0 < test_share < 1 or test_tasks < 1 or tries not in (1, 2):
+        if not 0 < test_share <= 1 or test_tasks < 1 or tries not in (1, 2):
             raise UserError(
                 f"math: test_share {test_share}, test_tasks {test_tasks}, tries {tries}: allowed are "
-                "0 < test_share < 1, test_tasks >= 1, tries 1 or 2"
+                "0 < test_share <= 1, test_tasks >= 1, tries 1 or 2"
             )
         if not 0 <= tolerance < 1 or not 0 <= max_bad_share <= 1:
             raise UserError(
@@ -96,6 +98,7 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         self._form, self._tolerance, self._units = answer_format, tolerance, units
         self._tool = tools
         self._files: dict[Split, list[Row]] = {}
+        self._notes: dict[Split, str] = {}
         self._by_key: dict[str, Row] = {}
         self._judge: Judge | None = None
         if tools is not None:
@@ -106,6 +109,9 @@ class MathEnvironment(Environment[Calculator | Python | None]):
         if self._source == "procedural":
             return self._procedural(split, seed)
         return self._from_rows(split, seed)
+
+    def split_note(self, split: Split) -> str:
+        return self._notes.get(split, "")
 
     async def start(self, context: EpisodeContext[Calculator | Python | None]) -> Calculator | Python | None:
         context.info.update(success=False, answer=None, format_ok=False, tries=0)
@@ -190,7 +196,14 @@ class MathEnvironment(Environment[Calculator | Python | None]):
 
     def _split_rows(self, split: Split) -> list[Row]:
         if self._source != "hub" and self._test_path is None:
-            return data.split_rows(self._read("train"), split, self._test_share)
+            rows = self._read("train")
+            kept = data.split_rows(rows, split, self._test_share)
+            if len(kept) < len(rows):
+                self._notes[split] = (
+                    f"The {split} split is {len(kept)} of the {len(rows)} rows of {self._path} (test_share "
+                    f"{self._test_share:g}, by a hash; env.options.test_share 1 takes all)"
+                )
+            return kept
         rows = self._read(split)
         if split == "test":
             return rows

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, cast, get_args
 
-from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
 from agentgym.tools import Tools
 from agentgym.types import Message, Split, Task
@@ -37,6 +37,15 @@ class TauBenchEnvironment(Environment[Shop]):
     version: ClassVar[int] = 2
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 30
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = {
+        f"tau_bench_{domain}": Benchmark(
+            tasks=tasks,
+            source="git sierra-research/tau-bench",
+            licence="MIT",
+            options={"domain": domain, "unverifiable": True},
+        )
+        for domain, tasks in (("retail", 115), ("airline", 50))
+    }
     requirements: ClassVar[str] = (
         "git clone https://github.com/sierra-research/tau-bench, and give its folder as `path` (or pip install it "
         "from there); pip install pydantic"
