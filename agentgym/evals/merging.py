@@ -155,4 +155,5 @@ def _merged_result(parts: Sequence[_Part], result: EvalResult) -> EvalResult:
             counts = key.endswith("_total") or f"{key}_total" in own
             metrics[key] = metrics.get(key, 0) + value if counts else max(metrics.get(key, 0), value)
     first = parts[0].result
+    result = replace(result, num_asked=first.num_asked, split_note=first.split_note)
     return replace(result, sandbox=first.sandbox, sandbox_metrics=metrics, usage=usage, currency=first.currency)

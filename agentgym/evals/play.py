@@ -100,8 +100,8 @@ class EvalResult:
     "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. by_category: success, where
     the tasks have several; measures: what the environment measures beside success. sandbox: what ran the code, where
     some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes took: requests,
-    tokens, `cost` and `paid_cost` in `currency`, see `usage_of`. num_asked: eval.tasks, more than num_tasks where the
-    split has no more; 0 is unknown. split_note: what the environment says of its split, as `split_note` gives it."""
+    tokens, `cost` and `paid_cost` in `currency`, see `usage_of`. num_asked: eval.tasks where the split has
+    fewer tasks, else 0. split_note: what the environment says of its split, as `split_note` gives it."""
 
     checkpoint: str
     success: float | None

@@ -196,11 +196,15 @@ class HeldOut:
         return f"up to {self.asked} held-out tasks" if self.found is None else f"{self.found} held-out tasks"
 
     @property
+    def missing(self) -> int:
+        """Tasks that the split lacks, as far as that is known."""
+        return 0 if self.found is None else max(0, self.asked - self.found)
+
+    @property
     def warning(self) -> str:
         """That there are fewer than asked for, and what the environment says of its split; else ""."""
-        few = self.found is not None and self.found < self.asked
-        missing = f"{self.found} tasks, not {self.asked}: the test split has no more" if few else ""
-        return ". ".join(filter(None, (missing, self.note)))
+        few = f"{self.found} tasks, not {self.asked}: the test split has no more" if self.missing else ""
+        return ". ".join(filter(None, (few, self.note)))
 
 
 def _epochs(environment: Environment, seeds: Iterable[int]) -> Iterator[Task]:

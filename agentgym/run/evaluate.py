@@ -230,7 +230,7 @@ async def measure(
         reporter.note(faults)
     if held_out.warning:
         reporter.note(held_out.warning)
-    result = replace(summarize(rows, name), num_asked=held_out.asked, split_note=held_out.note)
+    result = replace(summarize(rows, name), num_asked=held_out.missing and held_out.asked, split_note=held_out.note)
     if cut := cut_line(result):
         reporter.note(cut)
     if gym.backend is not None:
