@@ -103,6 +103,8 @@ class EvalConfig:
     scores_cuts: bool = False
     """Score an episode that a limit of wall time ended (rollout.generate_timeout_s, rollout.episode_time_s), as in
     training; otherwise it is left out and counted as `cut`, since it measures the machine."""
+    benchmark: str = ""
+    """The name of the published benchmark that is played, for tables and folders; `agentgym benchmark` sets it."""
     every_checkpoint: bool = False
     """Measure every checkpoint while the run trains, as `agentgym eval RUN --every-checkpoint` does afterwards."""
     at_end: bool = True

@@ -33,8 +33,8 @@ Drive: TypeAlias = Callable[[Coroutine[Any, Any, R], Callable[[str], None]], R]
 
 
 def default_name(recipe: Recipe) -> str:
-    """The default name of a run: its environment, whether it is fine-tuned, date and time."""
-    words = (recipe.env.name.rpartition(":")[2], "sft" if recipe.command == "sft" else "")
+    """The default name of a run: its benchmark or environment, whether it is fine-tuned, date and time."""
+    words = (recipe.eval.benchmark or recipe.env.name.rpartition(":")[2], "sft" if recipe.command == "sft" else "")
     return "-".join([*filter(None, words), time.strftime("%Y%m%d-%H%M%S")])
 
 

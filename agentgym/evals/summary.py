@@ -223,6 +223,8 @@ def _digest(config: Mapping[str, object]) -> str:
 
 
 def _options(config: Mapping[str, object]) -> str:
+    if name := value_at(config, "eval.benchmark"):
+        return str(name)
     given = value_at(config, "env.options")
     return ", ".join(f"{key}={value}" for key, value in flat(given).items()) if isinstance(given, Mapping) else ""
 

@@ -88,6 +88,7 @@ def test_it_plays_what_the_command_that_it_shows_plays(known: Cli) -> None:
         assert to_mapping(mine) == to_mapping(theirs)
         assert (mine.env.name, mine.env.options, mine.rollout.cut_turns) == ("counted", {"start": 3}, "score")
         assert (mine.eval.tasks, mine.eval.greedy, mine.eval.samples_per_task, mine.eval.seed) == (7, True, 1, 5)
+    assert mine.eval.benchmark == "numbers" and [*Path("evals").glob("other-step-000004-numbers-*")]
     assert mine.rollout.max_turn_tokens == 99, "the run's own limits"
 
 
@@ -96,7 +97,7 @@ def test_options_of_eval_win_and_samples_are_sampled(known: Cli) -> None:
     assert known("benchmark", "numbers", "builtin:tiny", *more).code == 0
     [recipe] = known.jobs.evaluated
     assert (recipe.eval.tasks, recipe.eval.samples_per_task, recipe.eval.greedy) == (2, 3, False)
-    assert recipe.env.options == {"start": 9}
+    assert recipe.env.options == {"start": 9} and recipe.eval.benchmark == "", "it is another one now"
 
 
 def test_data_of_ones_own_are_read_whole_and_the_short_split_says_so(known: Cli) -> None:

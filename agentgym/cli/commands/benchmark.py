@@ -97,6 +97,8 @@ def official_words(environment: str, benchmark: Benchmark, arguments: argparse.N
     settings = {f"env.options.{key}": value for key, value in options.items() if value != ""}
     for key, value in (settings | dict(benchmark.settings)).items():
         words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    if not any("env.options." in word for word in arguments.overrides):  # with options of one's own it is another one
+        words += ["--eval.benchmark", arguments.benchmark]
     words += [] if arguments.tasks else ["--tasks", str(benchmark.tasks)]
     return words if arguments.samples or arguments.greedy else [*words, "--greedy"]
 

@@ -75,7 +75,7 @@ def add_arguments(parser: Parser) -> None:
     add_recipe_arguments(parser)
     add_eval_arguments(parser)
     parser.add_argument("--shard", metavar="K/N", help="play every N-th task from task K on, for `agentgym eval merge`")
-    parser.add_argument("--name", help="of the folder (default: policy, environment, date and time)")
+    parser.add_argument("--name", help="of the folder (default: policy, environment or benchmark, date and time)")
     parser.add_argument("--resume", metavar="FOLDER", help="continue the evaluation in this folder")
     parser.add_argument(
         "--every-checkpoint", action="store_true", help="of a RUN: all its checkpoints as one curve, kept in the run"
@@ -204,7 +204,7 @@ def _measure(
         if arguments.json:
             shell.say(json.dumps(eval_json(result, folder)))
             return 0 if result.num_episodes else 1
-        show_result(result, recipe.env.name, folder, reporter)
+        show_result(result, recipe.eval.benchmark or recipe.env.name, folder, reporter)
     return 0 if result.num_episodes else 1  # all were cut by time: nothing was measured
 
 

@@ -318,7 +318,8 @@ def _load(reader: str, path: str, subset: str) -> dict[str, list[Row]]:
     """All splits by name. Raises UserError for what cannot be read."""
     data_sets.package("code_exec").disable_progress_bars()
     if reader == "hub":
-        loaded = data_sets.load(path, subset or None, who="code_exec")
+        own = "rows of your own: --env.options.source jsonl --env.options.path FILE, or agentgym benchmark --data FILE"
+        loaded = data_sets.load(path, subset or None, who="code_exec", advice=own)
     else:
         loaded = {"rows": data_sets.load(reader, files=[path], split="train", who="code_exec")}
     return {name: list(rows) for name, rows in loaded.items()}

@@ -165,7 +165,10 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 def _hub(name: str, subset: str, split: Split) -> Iterator[Record]:
     """A data set of the Hugging Face hub, or of its local cache."""
-    own = "rows of your own: --env.options.source jsonl (or parquet, json) --env.options.path FILE"
+    own = (
+        "rows of your own: --env.options.source jsonl (or parquet, json) --env.options.path FILE, or --data FILE of "
+        "`agentgym benchmark`"
+    )
     return _numbered(data_sets.load(name, subset or None, split=split, who="math", advice=own))
 
 
