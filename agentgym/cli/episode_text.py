@@ -81,6 +81,8 @@ def _show_head(episode: Shown, title: str, shell: Shell) -> None:
         "seed": episode["seed"],
         "times": ", ".join(f"{name} {value:.3f} s" for name, value in episode["timing_s"].items()) or "-",
     }
+    if usage := episode["usage"]:
+        lines["tokens"] = usage_text(usage)
     if calls := episode["tool_calls"]:
         lines["calls"] = _counted(len(calls), [call["error"] for call in calls if call.get("error")])
     if len(branches := episode["branches"]) > 1:
@@ -93,6 +95,14 @@ def _show_head(episode: Shown, title: str, shell: Shell) -> None:
         lines["info"] = json.dumps(episode["info"], default=repr)
     for label, text in lines.items():
         shell.say(f"  {paint.dim(label.ljust(10))}{text}")
+
+
+def usage_text(usage: Shown) -> str:
+    """What an episode took of a server."""
+    about, turns = "~" * usage["estimated"], f"{usage['turns']} turn" + "s" * (usage["turns"] != 1)
+    prompts = f"{about}{usage['asked']:,} of prompts ({usage['cached']:,} cached)"
+    cost = "-" if usage["cost"] is None else f"{usage['cost']:.6f} {usage['currency']}"
+    return f"{prompts} and {about}{usage['answered']:,} of answers in {turns}, cost {cost}"
 
 
 def _counted(total: int, kinds: Sequence[str]) -> str:

@@ -104,8 +104,7 @@ def usage_row(result: EvalResult) -> tuple[str, ...]:
     """Tokens and cost of a policy behind a server."""
     usage = result.usage
     names = ("turns", "turns_from_cache", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
-    priced = bool(usage["cost"])  # else no price was given, and the cost is not known
-    costs = (f"{usage[name]:.4f} {result.currency}" if priced else "-" for name in ("cost", "paid_cost"))
+    costs = (f"{usage[name]:.4f} {result.currency}" if name in usage else "-" for name in ("cost", "paid_cost"))
     return (result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
 
 

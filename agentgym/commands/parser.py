@@ -43,11 +43,21 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog}: {message}. `{self.prog} --help` shows what it takes.")
 
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
-        arguments, unknown = self.parse_known_args(list(words))
+        arguments, unknown = self.parse_known_args(self._with_dashed_values(words))
         if unknown:
             after = list(words)[list(words).index(unknown[0]) + 1 :] if unknown[0] in words else []
             self._chosen(arguments)._refuse(unknown[0], next((one for one in after[:1] if one[0] != "-"), ""))
         return arguments
+
+    def _with_dashed_values(self, words: Sequence[str]) -> list[str]:
+        """The words, in which `--sort -cost` is `--sort=-cost`: argparse takes the value for an option."""
+        valued, found = self.valued_options(), list[str]()
+        for word in words:
+            if found and found[-1] in valued and re.fullmatch(r"-[A-Za-z_]{2}.*", word):
+                found[-1] += f"={word}"
+            else:
+                found.append(word)
+        return found
 
     def valued_options(self) -> set[str]:
         """The options that are followed by one value."""

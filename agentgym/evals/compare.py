@@ -11,6 +11,7 @@ from typing import Any, cast
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, EvalSetup, Measure, counted_success, task_digest
 from agentgym.evals.statistics import PairedDifference, holm, paired_difference, simultaneous, unrecorded
+from agentgym.policies.outside.prices import prices_of
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.types import Episode, Json, Outcome
@@ -117,7 +118,7 @@ class Saved:
             folder=folder,
             step=step,
             setup=setup,
-            result=result,
+            result=result.priced(prices_of(config, folder.path)),
             config=config,
             plays=plays,
             digests={one.task.task_id: task_digest(one.task) for one in episodes},

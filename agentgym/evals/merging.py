@@ -10,6 +10,7 @@ from typing import Any, cast
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult, EvalSetup, eval_episode, summarize
 from agentgym.evals.shard import Shard
+from agentgym.policies.outside.prices import prices_of
 from agentgym.runs.evaluations import EvaluationFiles, read_record
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.own import is_own, mark_run
@@ -69,6 +70,7 @@ def merge_shards(paths: Sequence[Path], output: Path) -> tuple[EvalResult, RunFo
         folder.event(f"merged from {', '.join(part.path for part in parts)}")
         files = EvaluationFiles(folder, first.step, first.weights)
         files.save_episodes(rows)
+        result = result.priced(prices_of(config, folder.path))
         files.save_result(setup.to_mapping(), result.to_mapping())
         folder.set_status(RunStatus.DONE)
     return result, folder
@@ -156,4 +158,4 @@ def _merged_result(parts: Sequence[_Part], result: EvalResult) -> EvalResult:
             metrics[key] = metrics.get(key, 0) + value if counts else max(metrics.get(key, 0), value)
     first = parts[0].result
     result = replace(result, num_asked=first.num_asked, split_note=first.split_note)
-    return replace(result, sandbox=first.sandbox, sandbox_metrics=metrics, usage=usage, currency=first.currency)
+    return replace(result, sandbox=first.sandbox, sandbox_metrics=metrics, usage=usage)

@@ -25,6 +25,7 @@ from agentgym.evals.statistics import (
     success_share,
     unrecorded,
 )
+from agentgym.policies.outside.prices import Prices, with_cost
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.player import Player
 from agentgym.runs.records import pack
@@ -100,8 +101,9 @@ class EvalResult:
     "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. by_category: success, where
     the tasks have several; measures: what the environment measures beside success. sandbox: what ran the code, where
     some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes took: requests,
-    tokens, `cost` and `paid_cost` in `currency`, see `usage_of`. num_asked: eval.tasks where the split has
-    fewer tasks, else 0. split_note: what the environment says of its split, as `split_note` gives it."""
+    tokens, and where prices are known `cost` and `paid_cost` in `currency`, see `usage_of` and `with_cost`. num_asked:
+    eval.tasks where the split has fewer tasks, else 0. split_note: what the environment says of its split, as
+    `split_note` gives it."""
 
     checkpoint: str
     success: float | None
@@ -142,6 +144,10 @@ class EvalResult:
     def measure(self) -> Measure:
         """What evaluations like this one are compared by."""
         return "reward" if self.success is None and self.reward_mean is not None else "success"
+
+    def priced(self, prices: Prices | None) -> Self:
+        """With the cost of its tokens by these prices, and by no others."""
+        return replace(self, usage=with_cost(self.usage, prices), currency=prices.currency if prices else "")
 
     def beside(self, first: EvalResult) -> tuple[TaskScores, TaskScores]:
         """The scores of `first` and of this one, of tasks and samples that both played (a prefix)."""

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 from agentgym.errors import UserError
 from agentgym.evals.statistics import mean_interval, success_share
+from agentgym.policies.outside.prices import Prices, prices_of
 from agentgym.runs.episode_index import FileIndex, build_index, index_path, mark_of, read_index
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
@@ -182,7 +183,7 @@ def summary_of(
             if one["difficulty"] is None
         ),
         rewards=_rewards(result, index),
-        **_used(result, index),
+        **_used(result, index, prices_of(config, folder.path)),
         sandbox=result.get("sandbox", ""),
         tags=note.tags,
         note=note.text,
@@ -258,21 +259,29 @@ def _rewards(result: Mapping[str, Any], index: FileIndex | None) -> tuple[Reward
     return tuple(found)
 
 
-def _used(result: Mapping[str, Any], index: FileIndex | None) -> dict[str, Any]:
+def _used(result: Mapping[str, Any], index: FileIndex | None, prices: Prices | None) -> dict[str, Any]:
     """Tokens, turns, time and cost."""
-    usage, columns = result.get("usage") or {}, index.columns if index is not None and index.locations else {}
+    columns = index.columns if index is not None and index.locations else {}
+    usage = result.get("usage") or usage_in(columns)
     seconds = [value for value in columns.get("seconds", ()) if value is not None]
     turns = usage["turns"] / len(columns["turns"]) if usage and columns else _mean(columns.get("turns", ()))
     sampled = usage["completion_tokens"] if usage else sum(columns["tokens"]) if columns else None
-    cost = usage.get("cost") or None  # 0: no price was given, so the cost is not known
     return {
         "prompt_tokens": int(usage["prompt_tokens"]) if usage else None,
         "tokens": None if sampled is None else int(sampled),
         "turns": turns,
         "seconds": _mean(seconds),
-        "cost": cost,
-        "currency": result.get("currency", "") if cost else "",
+        "cost": prices.cost(usage) if prices and usage else None,
+        "currency": prices.currency if prices and usage else "",
     }
+
+
+def usage_in(columns: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """The tokens and turns of episodes with a policy behind a server; empty for any other."""
+    if all(asked is None for asked in columns.get("asked_tokens", ())):
+        return {}
+    names = {"prompt_tokens": "asked_tokens", "cached_tokens": "cached_tokens", "completion_tokens": "tokens"}
+    return {name: sum(v or 0 for v in columns[column]) for name, column in {**names, "turns": "turns"}.items()}
 
 
 def _mean(values: Sequence[float]) -> float | None:

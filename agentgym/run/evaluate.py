@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.evals.play import (
     EvalResult,
@@ -25,6 +26,7 @@ from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import PolicyConfig, served_name
 from agentgym.policies.outside.openai_server import OpenAIServer
 from agentgym.policies.outside.policy import ServedPolicy
+from agentgym.policies.outside.prices import Prices, prices_of
 from agentgym.recipe import ModelConfig
 from agentgym.rollout.agent_faults import agent_faults
 from agentgym.rollout.garbage import swept
@@ -237,7 +239,7 @@ async def measure(
         metrics = gym.sandbox_metrics()
         metrics |= counts_since(metrics, {})
         result = replace(result, sandbox=gym.backend.name, sandbox_metrics=metrics)
-    result = with_usage(result, rows, gym.settled.recipe.policy, known)
+    result = with_usage(result, rows, prices_of(to_mapping(gym.settled.recipe), folder.path), known)
     files.save_result(setup.to_mapping(), result.to_mapping())
     return result
 
@@ -262,7 +264,7 @@ def the_same(known: Mapping[str, Episode], tasks: Sequence[Task], setup: EvalSet
 
 
 def with_usage(
-    result: EvalResult, rows: Sequence[Sequence[Episode]], policy: PolicyConfig, known: Container[str]
+    result: EvalResult, rows: Sequence[Sequence[Episode]], prices: Prices | None, known: Container[str]
 ) -> EvalResult:
     """Adds what its episodes used of a server; unchanged if none was called. known: ids of those played before."""
     total: dict[str, float] = {}
@@ -271,6 +273,4 @@ def with_usage(
             total[name] = total.get(name, 0) + value
     if not total:
         return result
-    paid = {name.removeprefix("paid_"): value for name, value in total.items() if name.startswith("paid_")}
-    total |= {"cost": policy.cost(total), "paid_cost": policy.cost(paid)}
-    return replace(result, usage=total, currency=policy.currency)
+    return replace(result, usage=total).priced(prices)

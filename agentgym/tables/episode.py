@@ -31,6 +31,7 @@ def episode_json(
         "group_keys": [table.key(one) for one in group_of(table, shown["source"], shown["step"], shown["group"])],
         "task": {**task, "prompt": unpack(task["prompt"]), "answer": unpack(task.get("answer"))},
         "messages": _messages(episode),
+        "usage": _usage(table, shown),
         "turns": (turns := _turns(record)),
         "branches": _branches(episode),
         "tokens": _tokens(record, turns, texts, text_missing),
@@ -46,6 +47,21 @@ def episode_json(
         "error": episode.get("error"),
         "info": (info := unpack(episode.get("info") or {})),
         "agent": info.get("agent") if isinstance(info, Mapping) else None,
+    }
+
+
+def _usage(table: Table, shown: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Turns, tokens and cost of a policy behind a server; None for any other. asked: of all prompts."""
+    if shown["asked_tokens"] is None:
+        return None
+    return {
+        "turns": shown["turns"],
+        "asked": shown["asked_tokens"],
+        "cached": shown["cached_tokens"],
+        "answered": shown["tokens"],
+        "estimated": shown["estimated"],
+        "cost": shown["cost"],
+        "currency": table.prices.currency if table.prices else "",
     }
 
 

@@ -16,6 +16,7 @@ SHOWN = (
     "source", "step", "n", "episode_id", "group", "index", "task_id", "difficulty", "category", "outcome", "success",
     "stop", "reward", "rewards", "advantage", "trained", "turns", "prompt_tokens", "tokens", "staleness", "oldest",
     "newest", "tool_calls", "tool_errors", "branches", "retries", "error", "error_text", "seconds",
+    "asked_tokens", "cached_tokens", "estimated", "cost",
 )  # fmt: skip
 SORTABLE = tuple(key for key in SHOWN if key != "rewards")
 PAGING = ("source", "sort", "offset", "limit")
@@ -38,13 +39,15 @@ def search(table: Table, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
     offset = whole(single, "offset", 0, 0, 10**9)
     limit = whole(single, "limit", LIMIT, 1, MAX_LIMIT)
     if sort := single.get("sort", ""):
-        matched = _sorted(table, matched, sort.split(","))
+        matched = in_order(table, matched, sort.split(","))
     return {
         "total": len(numbers),
         "matched": len(matched),
         "offset": offset,
         "limit": limit,
         "reward_names": sorted({name for number in numbers for name in table.columns["rewards"][number]}),
+        "served": any(table.columns["asked_tokens"][number] is not None for number in numbers),
+        "currency": table.prices.currency if table.prices else "",
         "rows": [row(table, number) for number in matched[offset : offset + limit]],
         "facets": facets,
     }
@@ -127,11 +130,13 @@ _BOUNDS = {
     "stale_min": ("staleness", True),
     "turns_min": ("turns", True),
     "tokens_min": ("tokens", True),
+    "cost_min": ("cost", True),
+    "cost_max": ("cost", False),
 }
 
 
-def _sorted(table: Table, numbers: Iterable[int], names: Sequence[str]) -> list[int]:
-    """What is unknown comes last, in both directions."""
+def in_order(table: Table, numbers: Iterable[int], names: Sequence[str]) -> list[int]:
+    """By columns, downwards with a minus before. What is unknown comes last in both directions. Raises Problem."""
     found = list(numbers)
     for name in reversed(names):
         down, key = name.startswith("-"), name.removeprefix("-")

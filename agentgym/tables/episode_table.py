@@ -6,12 +6,13 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentgym.evals.statistics import unrecorded
+from agentgym.policies.outside.prices import Prices
 from agentgym.runs.episode_index import (
     KEYS,
     FileIndex,
@@ -53,10 +54,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """columns: of all parts, one after another; `source`, `step` and `n` (from 1, within the step) besides KEYS."""
+    """columns: of all parts, one after another; `source`, `step`, `n` (from 1, within the step) and `cost` besides
+    KEYS. prices: of the costs; where they are unknown every cost is None.
+    """
 
     parts: tuple[Part, ...]
     columns: dict[str, list[Any]]
+    prices: Prices | None = None
 
     def __len__(self) -> int:
         return len(self.columns["n"])
@@ -97,15 +101,18 @@ class Table:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of one run. cache: where indexes of files that have none are kept; None keeps them in memory only."""
+    """The tables of one run. cache: where indexes of files that have none are kept; None keeps them in memory only.
+    prices: asked whenever the table is read."""
 
     path: Path
     cache: Path | None
+    prices: Callable[[], Prices | None] = lambda: None
     _table: Table | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self) -> Table:
         """The episodes so far. Only files that are new or have changed are read."""
+        prices = self.prices()
         with self._lock:
             known = {part.path: part for part in self._table.parts} if self._table else {}
             parts = [
@@ -113,8 +120,10 @@ class Tables:
                 for source, step, path, stamp in episode_files(self.path)
             ]
             found = [part for part in parts if part is not None]
-            if self._table is None or [id(p) for p in found] != [id(p) for p in self._table.parts]:
-                self._table = _joined(found)
+            same = self._table is not None and self._table.prices == prices
+            if not same or [id(p) for p in found] != [id(p) for p in known.values()]:
+                self._table = _joined(found, prices)
+            assert self._table is not None
             return self._table
 
     def _load(self, source: str, step: int, path: Path, stamp: tuple[int, int, int]) -> Part | None:
@@ -170,7 +179,7 @@ def episode_files(
             yield source, step, *found[step]
 
 
-def _joined(parts: list[Part]) -> Table:
+def _joined(parts: list[Part], prices: Prices | None) -> Table:
     columns: dict[str, list[Any]] = {key: [] for key in ("source", "step", "n", *sorted(KEYS))}
     placed, first = [], 0
     for part in parts:
@@ -186,4 +195,16 @@ def _joined(parts: list[Part]) -> Table:
             columns[key] += part.index.columns[key]
     if (missing := unrecorded(columns["success"])) is not None:
         columns["success"] = [missing if one is None else one for one in columns["success"]]
-    return Table(parts=tuple(placed), columns=columns)
+    columns["cost"] = _costs(columns, prices)
+    return Table(parts=tuple(placed), columns=columns, prices=prices)
+
+
+def _costs(columns: Mapping[str, Sequence[Any]], prices: Prices | None) -> list[float | None]:
+    """Of each episode; None where no server counted, or no price is known."""
+    counts = zip(columns["asked_tokens"], columns["cached_tokens"], columns["tokens"], strict=True)
+    return [
+        None
+        if prices is None or asked is None
+        else prices.cost({"prompt_tokens": asked, "cached_tokens": cached, "completion_tokens": answered})
+        for asked, cached, answered in counts
+    ]

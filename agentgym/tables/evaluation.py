@@ -9,6 +9,7 @@ from typing import Any
 
 from agentgym.errors import UserError
 from agentgym.evals.play import pass_shares
+from agentgym.evals.shard import Shard
 from agentgym.evals.statistics import TaskScores, mean_interval, success_interval, success_share, unrecorded
 from agentgym.evals.summary import EvaluationSummary, summary_of
 from agentgym.runs.episode_index import FileIndex
@@ -48,7 +49,7 @@ def evaluation_json(run: Run, step: int) -> dict[str, Any]:
             "tasks": [_task(one, index.columns) for one in tasks],
         }
 
-    stamp = (*part.stamp, hash(bool(record.get("result"))))
+    stamp = (*part.stamp, hash(bool(record.get("result"))), hash(run.prices()))
     found: dict[str, Any] = run.kept(f"evaluation {step}", stamp, make)
     return {**found, "status": run.status()[0]}
 
@@ -117,7 +118,7 @@ def _head(
         summary = summary_of(
             run.folder, step, setup, result or _so_far(index, tasks), index, within=run.location.root.path
         )
-        planned = setup["num_tasks"] * setup["samples_per_task"]
+        planned = len(Shard.read(setup.get("shard", "")).tasks(setup["num_tasks"])) * setup["samples_per_task"]
     except (UserError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise Problem("broken", f"the evaluation of step {step} could not be read: {error!r}"[:500]) from None
     return {

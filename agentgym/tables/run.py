@@ -11,12 +11,14 @@ from typing import Any
 from agentgym.errors import UserError
 from agentgym.models.resolve import TINY
 from agentgym.models.tiny import policy_path
+from agentgym.policies.outside.prices import Prices, prices_of
 from agentgym.runs.decoder import Decode, find_decoder
 from agentgym.runs.files import read_json
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.liveness import last_change
 from agentgym.runs.metrics import MetricsLog
 from agentgym.tables.episode_table import Tables
+from agentgym.tables.problems import Problem
 from agentgym.tables.roots import Root, RunLocation, inside
 from agentgym.yaml import read_yaml, value_at
 
@@ -29,7 +31,7 @@ class Run:
     def __init__(self, location: RunLocation, cache: Path | None) -> None:
         self.location = location
         self.log = MetricsLog(location.path / "metrics.jsonl")
-        self.episodes = Tables(location.path, cache)
+        self.episodes = Tables(location.path, cache, self.prices)
         self._kept: dict[str, tuple[tuple[int, ...], Any]] = {}
         self._lock = threading.RLock()
         self._texts: dict[int, str] = {}
@@ -68,6 +70,13 @@ class Run:
         """A field of the config by its dotted key."""
         value = value_at(self.config(), key)
         return default if value is None else value
+
+    def prices(self) -> Prices | None:
+        """Of the tokens of a policy behind a server, as of now. Raises Problem for a file of prices that is broken."""
+        try:
+            return prices_of(self.config(), self.path)
+        except UserError as error:
+            raise Problem("broken", str(error)) from None
 
     @property
     def kind(self) -> str:

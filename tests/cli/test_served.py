@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,10 @@ import pytest
 from policy_servers import FaultyServer, completion
 
 from agentgym.cli.jobs import Jobs
+from agentgym.evals.summary import evaluation_summary
 from agentgym.runs.folder import RunFolder
+from agentgym.tables.episode_search import search
+from agentgym.tables.run import Run
 
 NO_SINKS = ("--set", "logging.sinks=[]")
 
@@ -161,6 +167,88 @@ def test_shards_that_do_not_belong_together_are_refused(measure, cli) -> None:
         file.truncate(900)
     damaged = cli("eval", "merge", "evals/single", "--output", "evals/all")
     assert damaged.code == 2 and "is damaged: it has" in damaged.err and not Path("evals/all").exists()
+
+
+def test_prices_that_are_given_later_apply_everywhere_and_without_one_no_cost_is_shown(
+    measure, cli, served: FaultyServer
+) -> None:
+    served.faults = ["odd", "500"]
+    first = measure("--name", "one", "--json")
+    usage = json.loads(first.out.splitlines()[-1])["usage"]
+    assert first.code == 0 and usage["prompt_tokens"] == 800 and not {"cost", "paid_cost"} & set(usage)
+
+    def shown() -> tuple[list[list[str]], Any, dict[str, Any]]:
+        listed = cli("runs", "episodes", "evals/one", "--sort", "-cost", "--limit", "2")
+        assert listed.code == 0, listed.err
+        rows = [line.split() for line in listed.out.splitlines()[2:4]]
+        page = search(Run.at(Path("evals/one")).episodes.read(), [("sort", "-cost")])
+        return rows, evaluation_summary(RunFolder.open("evals/one"), 0), page
+
+    rows, summary, page = shown()
+    assert [row[7:] for row in rows] == [["1", "100", "0", "10", "-", "done"]] * 2
+    assert (summary.cost, summary.currency, page["served"]) == (None, "", True)
+    assert page["rows"][0]["cost"] is None and (page["rows"][0]["turns"], page["rows"][0]["asked_tokens"]) == (1, 100)
+    Path("evals/prices.yaml").write_text("tester: {prompt: 1000, completion: 5000, currency: EUR}\n")
+    rows, summary, page = shown()
+    assert [row[11:13] for row in rows] == [["0.150000", "EUR"]] * 2
+    assert summary.cost == pytest.approx(1.2) == sum(row["cost"] for row in page["rows"])
+    assert page["currency"] == "EUR" and "cost 0.150000 EUR" in cli("runs", "episodes", "evals/one", "--show", "1").out
+    dearer = measure("--name", "two", "--policy.price_prompt", "1")
+    assert "1.2000 EUR" in dearer.out, "the file says what holds now"
+    assert "1.2000 EUR" in cli("compare", "evals/one", "evals/two").out
+    Path("evals/prices.yaml").write_text("tester@127.0.0.1: {prompt: 0, completion: 0}\ntester: {prompt: 9}\n")
+    assert shown()[1].cost == 0.0, "a price of 0 is a price"
+    Path("evals/prices.yaml").write_text("tester: {promt: 9}\n")
+    wrong = cli("runs", "episodes", "evals/one")
+    assert wrong.code == 2 and "prices.yaml, tester: there is no field 'promt'. Did you mean 'prompt'?" in wrong.err
+
+
+def num_files(folder: str) -> int:
+    return sum(path.is_file() for path in Path(folder).rglob("*"))
+
+
+def test_many_episodes_are_few_files(measure, cli, served: FaultyServer) -> None:
+    served.faults = ["500", "429", "odd", "cut", "garbage"] * 4
+    ended = measure("--name", "one", "--tasks", "60", "--policy.cache", "evals/one/answers")
+    assert ended.code == 0 and num_files("evals/one") <= 20, ended.err
+    assert len(list(RunFolder.open("evals/one").read_episodes(0, evaluation=True))) == 120
+
+
+@pytest.mark.hostile
+def test_an_evaluation_of_thousands_that_is_killed_goes_on_with_each_episode_once(cli, served: FaultyServer) -> None:
+    """Killed three times while it writes, with a server that fails now and then; half of a line is left each time."""
+    count, lock = 0, threading.Lock()
+
+    def says(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal count
+        with lock:
+            count += 1
+            if count % 20 == 0:
+                served.faults.append(("500", "odd", "cut", "garbage", "429 after=0.01;")[count // 20 % 5])
+        return completion(f"#### {count}", usage=(100, 10))
+
+    served.says = says
+    program = [sys.executable, "-m", "agentgym.cli.main", "eval"]
+    options = ["--env", "math", "--tasks", "500", "--samples", "10", "--policy.max_wait_s", "0.05", *NO_SINKS]
+    words = ["openai:tester", "--base-url", served.url, "--name", "one", *options]
+    part = Path("evals/one/evals/step-000000.part.jsonl")
+    for least in (500, 1800, 3500):
+        process = subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (part.is_file() and part.read_bytes().count(b"\n") >= least):
+            time.sleep(0.02)
+        assert process.poll() is None, "it ended before it could be killed"
+        process.kill()
+        process.wait()
+        for path in (part, Path("evals/one/answers/answers.jsonl")):
+            with path.open("ab") as file:
+                file.write(path.read_bytes()[-400:-150].rpartition(b"\n")[2])
+        words = ["--resume", "evals/one"]
+    assert subprocess.run([*program, *words], stdout=subprocess.DEVNULL).returncode == 0
+    saved = [one.episode.episode_id for one in RunFolder.open("evals/one").read_episodes(0, evaluation=True)]
+    assert saved == [f"eval-{task:04d}-{sample:02d}" for task in range(500) for sample in range(10)]
+    assert num_files("evals/one") <= 20 and asked(served) <= 5000 + 500 + 3 * 8, "what is known is not asked again"
+    answers = [json.loads(line)["digest"] for line in Path("evals/one/answers/answers.jsonl").read_text().splitlines()]
+    assert len(answers) == len(set(answers)) == 5000
 
 
 def test_a_plan_contacts_nobody_and_a_check_asks_once(measure, served: FaultyServer) -> None:

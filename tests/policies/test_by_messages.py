@@ -20,6 +20,7 @@ from agentgym.policies.outside.answers import ContextFull, Filtered, RequestRefu
 from agentgym.policies.outside.cache import AnswerCache
 from agentgym.policies.outside.config import PolicyConfig
 from agentgym.policies.outside.policy import ServedPolicy, ServerGone
+from agentgym.policies.outside.prices import Prices
 from agentgym.rewards import reward
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
@@ -160,7 +161,7 @@ def test_reasoning_and_usage_are_kept_and_cost_what_the_prices_say() -> None:
     assert (turn["reasoning"], turn["model"], turn["finish"]) == ("seven, I think", "tester-1", "stop")
     usage = usage_of(episode.info)
     assert (usage["prompt_tokens"], usage["reasoning_tokens"], usage["turns"]) == (1000, 90, 1)
-    prices = PolicyConfig(price_prompt=2.0, price_cached=0.5, price_completion=10.0)
+    prices = Prices(prompt=2.0, cached=0.5, completion=10.0)
     assert prices.cost(usage) == pytest.approx((600 * 2 + 400 * 0.5 + 500 * 10) / 1e6)
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym.cli.episode_text import show_episode, show_tokens
@@ -17,7 +17,7 @@ from agentgym.errors import UserError, nearest
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import encode_saved
 from agentgym.tables.episode import episode_json
-from agentgym.tables.episode_search import matching, row
+from agentgym.tables.episode_search import in_order, matching, row
 from agentgym.tables.episode_table import Table
 from agentgym.tables.run import Run
 from agentgym.types import Outcome, Stop
@@ -34,12 +34,18 @@ agentgym runs episodes runs/math-1 --step 12 --show 3
 agentgym runs episodes runs/math-1 --step 12 --show 3 --tokens
 agentgym runs episodes runs/math-1 --evals --show 1 --json
 agentgym runs episodes evals/math-1-more --failure
+agentgym runs episodes evals/gpt-5-mini-math --sort -cost
 """
 TAKES_OVERRIDES = False
 HEADER = (
     "n", "step", "episode", "task", "outcome", "success", "reward", "advantage", "turns", "tokens", "stop",
     "versions",
 )  # fmt: skip
+SERVED = (
+    "n", "step", "episode", "task", "outcome", "success", "reward", "turns", "prompts", "cached", "answers", "cost",
+    "stop",
+)  # fmt: skip
+ESTIMATED = "~: the server did not count these tokens; they are estimated from characters"
 FILTERS = ("success", "failure", "outcome", "stop", "task")
 Numbered = tuple[int, int]
 """An episode's number among those of its step that were asked for, from 1, and its row in the table."""
@@ -55,6 +61,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only those with this outcome")
     parser.add_argument("--stop", choices=[s.value for s in Stop], help="only those that ended for this reason")
     parser.add_argument("--task", metavar="TEXT", help="only tasks whose id contains it")
+    parser.add_argument(
+        "--sort", metavar="COLUMN", help="by reward, turns, tokens, cost, seconds or another; -COLUMN: largest first"
+    )
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows at most (default 40)")
     parser.add_argument("--show", metavar="N", help="read number N of those that would be listed, or one by its id")
     parser.add_argument("--tokens", action="store_true", help="with --show: every token with its origin")
@@ -114,6 +123,9 @@ def _chosen(table: Table, steps: Sequence[int], arguments: argparse.Namespace) -
         if (step := table.columns["step"][number]) in wanted:
             counts[step] += 1
             found.append((counts[step], number))
+    if arguments.sort:
+        numbered = {number: n for n, number in found}
+        return [(numbered[row], row) for row in in_order(table, numbered, arguments.sort.split(","))]
     return found
 
 
@@ -125,7 +137,13 @@ def _list(
     arguments: argparse.Namespace,
     shell: Shell,
 ) -> None:
-    shell.say_table(HEADER, [_row(table, *one) for one in chosen[: arguments.limit]])
+    shown, columns = chosen[: arguments.limit], table.columns
+    if any(columns["asked_tokens"][number] is not None for _, number in chosen):
+        shell.say_table(SERVED, [_served_row(table, *one) for one in shown])
+        if any(columns["estimated"][number] for _, number in shown):
+            shell.say(ESTIMATED)
+    else:
+        shell.say_table(HEADER, [_row(table, *one) for one in shown])
     if len(chosen) > arguments.limit:
         shell.say(f"... {len(chosen) - arguments.limit} more; --limit {len(chosen)} shows all")
     said = [success for _, number in chosen if (success := table.columns["success"][number]) is not None]
@@ -138,8 +156,7 @@ def _list(
         shell.say(f"Read one: agentgym runs episodes {arguments.run}{which}")
 
 
-def _row(table: Table, n: int, number: int) -> tuple[str, ...]:
-    one = row(table, number)
+def _head(n: int, one: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(n),
         str(one["step"]),
@@ -148,6 +165,27 @@ def _row(table: Table, n: int, number: int) -> tuple[str, ...]:
         one["outcome"] or "-",
         {True: "yes", False: "no", None: "-"}[one["success"]],
         figure(one["reward"]),
+    )
+
+
+def _served_row(table: Table, n: int, number: int) -> tuple[str, ...]:
+    """A row of a policy behind a server: tokens as it counted them."""
+    one, currency = row(table, number), table.prices.currency if table.prices else ""
+    asked = one["asked_tokens"] is not None
+    tokens = (f"{'~' * one['estimated']}{one[key]:,}" for key in ("asked_tokens", "cached_tokens", "tokens") if asked)
+    return (
+        *_head(n, one),
+        str(one["turns"]),
+        *(tokens if asked else ("-", "-", "-")),
+        "-" if one["cost"] is None else f"{one['cost']:.6f} {currency}",
+        one["stop"] or "-",
+    )
+
+
+def _row(table: Table, n: int, number: int) -> tuple[str, ...]:
+    one = row(table, number)
+    return (
+        *_head(n, one),
         figure(one["advantage"]) if one["trained"] else "not trained",
         str(one["turns"]),
         str(one["tokens"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -43,7 +42,8 @@ class PolicyConfig:
     tokens_per_minute: int = 0
     """Tokens of prompts and completions in any 60 seconds; 0 is no limit."""
     price_prompt: float = 0.0
-    """The price of a million prompt tokens, in `currency`."""
+    """The price of a million prompt tokens, in `currency`; without prices no cost is shown. A file prices.yaml in
+    logging.evals_dir gives or changes prices later."""
     price_cached: float | None = None
     """The price of a million cached prompt tokens; null is that of other prompt tokens."""
     price_completion: float = 0.0
@@ -116,10 +116,3 @@ class PolicyConfig:
             return ip_address(host).is_private
         except ValueError:
             return "." not in host or host.endswith((".local", ".internal", ".localhost"))
-
-    def cost(self, usage: Mapping[str, float]) -> float:
-        """The cost of prompt_tokens, of which cached_tokens, and completion_tokens."""
-        cached = min(usage.get("cached_tokens", 0), usage.get("prompt_tokens", 0))
-        price_cached = self.price_prompt if self.price_cached is None else self.price_cached
-        prompt = (usage.get("prompt_tokens", 0) - cached) * self.price_prompt + cached * price_cached
-        return (prompt + usage.get("completion_tokens", 0) * self.price_completion) / 1e6

@@ -9,6 +9,11 @@ function grouped(whole) {
   return String(whole).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
+/* A cost; nothing is known without a price, and that is not 0. */
+export function money(value, currency) {
+  return isNumber(value) ? `${value.toFixed(value && value < 0.01 ? 6 : 4)} ${harmless(currency)}` : "–";
+}
+
 export function figure(value, digits = 3) {
   if (!isNumber(value)) return "–";
   if (value < 0) return `−${figure(-value, digits)}`;

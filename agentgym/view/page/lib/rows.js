@@ -1,5 +1,7 @@
 /* Filters, sorts and cuts the rows of an exported file, as the server does for a folder. */
 
+import { isNumber } from "./format.js";
+
 const SAME = ["step", "group", "outcome", "stop", "difficulty", "category"];
 const FLAGS = ["success", "trained"];
 
@@ -11,7 +13,7 @@ export function choose(rows, { sort = "", offset = 0, limit = 50, ...filters }) 
 }
 
 function matches(row, filters) {
-  const { source, step_to, task, text, error, reward_min, reward_max, stale_min, tool_errors } = filters;
+  const { source, step_to, task, text, error, reward_min, reward_max, stale_min, cost_min, tool_errors } = filters;
   if (source && source !== "all" && row.source !== source) return false;
   if (step_to !== undefined && step_to !== "") {
     if (row.step > Number(step_to) || (filters.step && row.step < Number(filters.step))) return false;
@@ -24,6 +26,7 @@ function matches(row, filters) {
   if (reward_min && !(row.reward >= Number(reward_min))) return false;
   if (reward_max && !(row.reward <= Number(reward_max))) return false;
   if (stale_min && !(row.staleness >= Number(stale_min))) return false;
+  if (cost_min && !(isNumber(row.cost) && row.cost >= Number(cost_min))) return false;
   return !tool_errors || row.tool_errors > 0;
 }
 

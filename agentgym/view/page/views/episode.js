@@ -7,7 +7,7 @@ import { Text } from "../parts/text.js";
 import { useAsked } from "../lib/ask.js";
 import { getOnce, runPath } from "../lib/data.js";
 import { groupOf } from "../lib/episodes.js";
-import { count, duration, figure, fixed, harmless, plain, signed } from "../lib/format.js";
+import { count, duration, figure, fixed, harmless, money, plain, signed } from "../lib/format.js";
 import { KINDS, describe, scaleOf } from "../lib/shades.js";
 import { amend, go, link } from "../lib/url.js";
 
@@ -42,6 +42,12 @@ function clipped(text) {
   return harmless(text.length > 90 ? `${text.slice(0, 90)}…` : text);
 }
 
+function tokensOf({ usage, tokens, turns }) {
+  if (!usage) return [["tokens", `${figure(tokens.count)}, ${figure(turns.reduce((sum, turn) => sum + turn.end - turn.sampled, 0))} sampled`]];
+  const about = usage.estimated ? "~" : "";
+  return [["turns", figure(usage.turns)], ["prompt tokens", `${about}${figure(usage.asked)}, ${figure(usage.cached)} cached`], ["tokens", `${about}${figure(usage.answered)}`], ["cost", money(usage.cost, usage.currency)]];
+}
+
 function Aside({ id, episode, group, diff }) {
   const timing = Object.entries(episode.timing_s ?? {}).map(([name, value]) => [name.replace(/_s$/, "").replaceAll("_", " "), duration(value)]);
   return html`<aside aria-label="About this episode">
@@ -52,7 +58,7 @@ function Aside({ id, episode, group, diff }) {
     <${Members} id=${id} episode=${episode} group=${group} diff=${diff} />
     <div><h2>Facts</h2><${Facts} pairs=${[
       ["task", clipped(episode.task.task_id)], ["split", episode.task.split], ["level", figure(episode.task.difficulty)], ["seed", String(episode.seed)],
-      ["advantage", signed(episode.advantage)], ["trained", episode.trained ? "yes" : "no"], ["ended by", episode.stop], ["tokens", `${figure(episode.tokens.count)}, ${figure(episode.turns.reduce((sum, turn) => sum + turn.end - turn.sampled, 0))} sampled`],
+      ["advantage", signed(episode.advantage)], ["trained", episode.trained ? "yes" : "no"], ["ended by", episode.stop], ...tokensOf(episode),
       ["versions", episode.oldest === episode.newest ? figure(episode.oldest) : `${figure(episode.oldest)} to ${figure(episode.newest)}`], ["staleness", count(episode.staleness ?? 0, "version")], ["retries", episode.retries ? figure(episode.retries) : ""], ...timing,
     ]} /></div>
     ${episode.task.answer !== null && episode.task.answer !== undefined && html`<details><summary>The task's answer</summary><${Text} text=${plain(episode.task.answer)} cut=${4000} /></details>`}

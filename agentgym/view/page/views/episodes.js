@@ -4,17 +4,19 @@ import { Failed, Loading, Outcome } from "../parts/bits.js";
 import { Text } from "../parts/text.js";
 import { useAsked } from "../lib/ask.js";
 import { episodesPage, groupOf } from "../lib/episodes.js";
-import { count, duration, figure, fixed, harmless, signed } from "../lib/format.js";
+import { count, duration, figure, fixed, harmless, money, signed } from "../lib/format.js";
 import { parseSides, sidesText } from "../lib/sides.js";
 import { amend, go, link } from "../lib/url.js";
 
 const LIMIT = 50;
-const KEPT = ["source", "step", "step_to", "group", "task", "outcome", "stop", "success", "trained", "difficulty", "category", "error", "reward_min", "reward_max", "stale_min", "tool_errors", "text", "sort", "offset"];
+const KEPT = ["source", "step", "step_to", "group", "task", "outcome", "stop", "success", "trained", "difficulty", "category", "error", "reward_min", "reward_max", "cost_min", "stale_min", "tool_errors", "text", "sort", "offset"];
 
 const COLUMNS = [
   ["step", "step", true], ["group", "group", true], ["task_id", "task", false], ["difficulty", "level", true],
   ["outcome", "outcome", false], ["reward", "reward", true], ["advantage", "advantage", true],
 ];
+/* Of a policy behind a server, which has neither an advantage nor versions of weights. */
+const SERVED = [["asked_tokens", "prompt tokens", true], ["cached_tokens", "cached", true], ["cost", "cost", true]];
 const LATER = [["turns", "turns", true], ["tokens", "tokens", true], ["staleness", "stale, versions", true], ["tool_errors", "tool errors", true], ["stop", "ended by", false], ["seconds", "time", true]];
 
 function Heading({ column, label, numeric, sort, onSort }) {
@@ -23,9 +25,9 @@ function Heading({ column, label, numeric, sort, onSort }) {
   return html`<th class=${numeric ? "num" : ""} aria-sort=${sorted}><button type="button" onClick=${() => onSort(falling ? column : `-${column}`)}>${label}${rising ? " ↑" : falling ? " ↓" : ""}</button></th>`;
 }
 
-function Row({ run, row, names, params, chosen }) {
+function Row({ run, row, names, served, currency }) {
   const to = link("episode", { run, key: row.key });
-  return html`<tr class=${chosen ? "chosen" : ""} data-row>
+  return html`<tr data-row>
     <td class="nowrap"><a href=${to}>${harmless(row.key)}</a></td>
     <td class="num">${row.step}</td>
     <td class="num"><a href=${link("group", { run, source: row.source, step: row.step, group: row.group })} aria-label=${`group ${row.group} side by side`}>${row.group}</a></td>
@@ -33,9 +35,15 @@ function Row({ run, row, names, params, chosen }) {
     <td><${Outcome} row=${row} />${row.error && html` <span class="soft">${harmless(row.error)}</span>`}</td>
     <td class="num">${fixed(row.reward)}</td><td class="num">${signed(row.advantage, 2)}</td>
     ${names.map((name) => html`<td class="num">${fixed(row.rewards?.[name])}</td>`)}
-    <td class="num">${figure(row.turns)}</td><td class="num">${figure(row.tokens)}</td><td class="num">${figure(row.staleness)}</td><td class="num">${figure(row.tool_errors)}</td>
+    ${served && html`<td class="num">${counted(row, "asked_tokens")}</td><td class="num">${counted(row, "cached_tokens")}</td><td class="num nowrap">${money(row.cost, currency)}</td>`}
+    <td class="num">${figure(row.turns)}</td><td class="num">${counted(row, "tokens")}</td><td class="num">${figure(row.staleness)}</td><td class="num">${figure(row.tool_errors)}</td>
     <td>${harmless(row.stop ?? "")}</td><td class="num">${duration(row.seconds)}</td>
   </tr>`;
+}
+
+/* A number of tokens, marked where the server did not count them. */
+function counted(row, name) {
+  return `${row.estimated && row[name] !== null ? "~" : ""}${figure(row[name])}`;
 }
 
 function choices(facet) {
@@ -48,9 +56,9 @@ function Filter({ label, name, options, params, set }) {
   </select></label>`;
 }
 
-const MORE = ["outcome", "stop", "difficulty", "category", "trained", "error", "reward_min", "reward_max", "tool_errors"];
+const MORE = ["outcome", "stop", "difficulty", "category", "trained", "error", "reward_min", "reward_max", "cost_min", "tool_errors"];
 
-function Filters({ params, facets, set }) {
+function Filters({ params, facets, served, set }) {
   const typed = (name, width) => ({ value: params[name] ?? "", size: width, onInput: (event) => set({ [name]: event.target.value }, true) });
   return html`<form class="row filters" role="search" aria-label="Filter the episodes" onSubmit=${(event) => event.preventDefault()}>
     <${Filter} label="from" name="source" params=${params} set=${set} options=${[["train", "training"], ["eval", "evaluations"]]} />
@@ -65,6 +73,7 @@ function Filters({ params, facets, set }) {
     <${Filter} label="trained" name="trained" params=${params} set=${set} options=${[["true", "yes"], ["false", "no"]]} />
     <${Filter} label="error" name="error" params=${params} set=${set} options=${[["any", "infrastructure"]]} />
     <label>reward from <input type="text" inputmode="decimal" ...${typed("reward_min", 4)} /></label><label>to <input type="text" inputmode="decimal" ...${typed("reward_max", 4)} /></label>
+    ${served && html`<label>cost from <input type="text" inputmode="decimal" ...${typed("cost_min", 6)} /></label>`}
     <label><input type="checkbox" checked=${params.tool_errors === "true"} onChange=${(event) => set({ tool_errors: event.target.checked ? "true" : "" })} /> tool errors</label></div></details>
     <button type="button" class="quiet" onClick=${() => set(null)}>clear</button>
   </form>`;
@@ -87,15 +96,15 @@ export function EpisodesView({ id, params }) {
   const set = (changes, typing = false) => (typing ? amend : go)("episodes", changes === null ? { run: id } : { ...params, offset: "", ...changes });
   const names = data?.reward_names ?? [];
   return html`<h1>Episodes</h1>
-    <${Filters} params=${params} facets=${data?.facets} set=${set} />
+    <${Filters} params=${params} facets=${data?.facets} served=${data?.served} set=${set} />
     <${Failed} failure=${failure} />
     ${!data && !failure && html`<${Loading} what="Reading the episodes" />`}
     ${data &&
     html`<div class="row spread pages"><p role="status">${figure(data.matched)} of ${count(data.total, "episode")}${loading ? ", reading…" : ""}</p><${Pages} data=${data} set=${set} /></div>
       <div class="scroll" onKeyDown=${moveRows}><table>
         <caption class="visually-hidden">Episodes; the headings sort</caption>
-        <thead><tr><th>episode</th>${[...COLUMNS, ...names.map((name) => [`rewards.${name}`, harmless(name), true]), ...LATER].map(([column, label, numeric]) => html`<${Heading} key=${column} column=${column} label=${label} numeric=${numeric} sort=${asked.sort} onSort=${(sort) => set({ sort })} />`)}</tr></thead>
-        <tbody>${data.rows.map((row) => html`<${Row} key=${row.key} run=${id} row=${row} names=${names} params=${params} />`)}</tbody>
+        <thead><tr><th>episode</th>${[...COLUMNS, ...names.map((name) => [`rewards.${name}`, harmless(name), true]), ...(data.served ? SERVED : []), ...LATER].map(([column, label, numeric]) => html`<${Heading} key=${column} column=${column} label=${label} numeric=${numeric} sort=${asked.sort} onSort=${(sort) => set({ sort })} />`)}</tr></thead>
+        <tbody>${data.rows.map((row) => html`<${Row} key=${row.key} run=${id} row=${row} names=${names} served=${data.served} currency=${data.currency} />`)}</tbody>
       </table></div>
       ${data.matched === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => set(null)}>Show all</button></p>`}
       ${data.left_out && html`<p class="note">${harmless(data.left_out)}</p>`}`}`;
