@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
 LINE_BREAKS = "\x85\u2028\u2029"
+_PARSING = threading.Lock()  # the parser keeps the state of one text: the view reads in several threads
 _PLAIN_TAGS = ("timestamp", "value", "merge")  # of YAML 1.1: scalars like 2026-01-01, = and << are strings
 
 
@@ -75,7 +77,8 @@ def parse_yaml(text: str, *, where: str) -> object:
 @functools.lru_cache(maxsize=64)
 def _load_once(text: str) -> object:
     """A command reads a recipe and the files it extends several times, and the parser takes most of that time."""
-    value: object = _reader().load(text)
+    with _PARSING:
+        value: object = _reader().load(text)
     return value
 
 

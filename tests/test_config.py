@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -246,3 +247,10 @@ def test_yaml_is_read_back_as_it_was_written(mapping: dict) -> None:
 @given(st.sampled_from(["no", "1e3", "3", "true", "~", "null", "0x1", "1:30", ".5", "-", "2026-01-01", "<<"]))
 def test_strings_that_look_like_something_else_stay_strings(text: str) -> None:
     assert yaml.parse_yaml(yaml.dump_yaml({"a": text}), where="here") == {"a": text}
+
+
+def test_texts_that_threads_parse_at_the_same_time_do_not_mix() -> None:
+    values = [{f"key{n}": {"a": [n, n + 1], "b": {"c": str(n)}}, "x": [*range(30)]} for n in range(60)]
+    texts = [yaml.dump_yaml(value) for value in values]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda text: yaml.parse_yaml(text, where="here"), texts)] == values
