@@ -42,10 +42,18 @@ function clipped(text) {
   return harmless(text.length > 90 ? `${text.slice(0, 90)}…` : text);
 }
 
-function tokensOf({ usage, tokens, turns }) {
-  if (!usage) return [["tokens", `${figure(tokens.count)}, ${figure(turns.reduce((sum, turn) => sum + turn.end - turn.sampled, 0))} sampled`]];
-  const about = usage.estimated ? "~" : "";
-  return [["turns", figure(usage.turns)], ["prompt tokens", `${about}${figure(usage.asked)}, ${figure(usage.cached)} cached`], ["tokens", `${about}${figure(usage.answered)}`], ["cost", money(usage.cost, usage.currency)]];
+/* Of a policy behind a server what it counted; of any other the tokens, and how they were trained on. */
+function tokensOf(episode) {
+  const { usage, oldest, newest } = episode;
+  if (usage) {
+    const about = usage.estimated ? "~" : "";
+    return [["turns", figure(usage.turns)], ["prompt tokens", `${about}${figure(usage.asked)}, ${figure(usage.cached)} cached`], ["tokens", `${about}${figure(usage.answered)}`], ["cost", money(usage.cost, usage.currency)]];
+  }
+  const sampled = episode.turns.reduce((sum, turn) => sum + turn.end - turn.sampled, 0);
+  return [
+    ["advantage", signed(episode.advantage)], ["trained", episode.trained ? "yes" : "no"], ["tokens", `${figure(episode.tokens.count)}, ${figure(sampled)} sampled`],
+    ["versions", oldest === newest ? figure(oldest) : `${figure(oldest)} to ${figure(newest)}`], ["staleness", count(episode.staleness ?? 0, "version")],
+  ];
 }
 
 function Aside({ id, episode, group, diff }) {
@@ -58,8 +66,7 @@ function Aside({ id, episode, group, diff }) {
     <${Members} id=${id} episode=${episode} group=${group} diff=${diff} />
     <div><h2>Facts</h2><${Facts} pairs=${[
       ["task", clipped(episode.task.task_id)], ["split", episode.task.split], ["level", figure(episode.task.difficulty)], ["seed", String(episode.seed)],
-      ["advantage", signed(episode.advantage)], ["trained", episode.trained ? "yes" : "no"], ["ended by", episode.stop], ...tokensOf(episode),
-      ["versions", episode.oldest === episode.newest ? figure(episode.oldest) : `${figure(episode.oldest)} to ${figure(episode.newest)}`], ["staleness", count(episode.staleness ?? 0, "version")], ["retries", episode.retries ? figure(episode.retries) : ""], ...timing,
+      ["ended by", episode.stop], ...tokensOf(episode), ["retries", episode.retries ? figure(episode.retries) : ""], ...timing,
     ]} /></div>
     ${episode.task.answer !== null && episode.task.answer !== undefined && html`<details><summary>The task's answer</summary><${Text} text=${plain(episode.task.answer)} cut=${4000} /></details>`}
     ${Object.keys(episode.info ?? {}).length > 0 && html`<details><summary>What the environment recorded</summary><${Text} text=${plain(episode.info)} cut=${4000} /></details>`}

@@ -15,7 +15,7 @@ const COLUMNS = [
   ["step", "step", true], ["group", "group", true], ["task_id", "task", false], ["difficulty", "level", true],
   ["outcome", "outcome", false], ["reward", "reward", true], ["advantage", "advantage", true],
 ];
-/* Of a policy behind a server, which has neither an advantage nor versions of weights. */
+const OF_TOKENS = ["advantage", "staleness"]; // what a policy behind a server has not
 const SERVED = [["asked_tokens", "prompt tokens", true], ["cached_tokens", "cached", true], ["cost", "cost", true]];
 const LATER = [["turns", "turns", true], ["tokens", "tokens", true], ["staleness", "stale, versions", true], ["tool_errors", "tool errors", true], ["stop", "ended by", false], ["seconds", "time", true]];
 
@@ -33,10 +33,10 @@ function Row({ run, row, names, served, currency }) {
     <td class="num"><a href=${link("group", { run, source: row.source, step: row.step, group: row.group })} aria-label=${`group ${row.group} side by side`}>${row.group}</a></td>
     <td class="clip" title=${harmless(row.task_id)}>${harmless(row.task_id)}</td><td class="num">${figure(row.difficulty)}</td>
     <td><${Outcome} row=${row} />${row.error && html` <span class="soft">${harmless(row.error)}</span>`}</td>
-    <td class="num">${fixed(row.reward)}</td><td class="num">${signed(row.advantage, 2)}</td>
+    <td class="num">${fixed(row.reward)}</td>${!served && html`<td class="num">${signed(row.advantage, 2)}</td>`}
     ${names.map((name) => html`<td class="num">${fixed(row.rewards?.[name])}</td>`)}
     ${served && html`<td class="num">${counted(row, "asked_tokens")}</td><td class="num">${counted(row, "cached_tokens")}</td><td class="num nowrap">${money(row.cost, currency)}</td>`}
-    <td class="num">${figure(row.turns)}</td><td class="num">${counted(row, "tokens")}</td><td class="num">${figure(row.staleness)}</td><td class="num">${figure(row.tool_errors)}</td>
+    <td class="num">${figure(row.turns)}</td><td class="num">${counted(row, "tokens")}</td>${!served && html`<td class="num">${figure(row.staleness)}</td>`}<td class="num">${figure(row.tool_errors)}</td>
     <td>${harmless(row.stop ?? "")}</td><td class="num">${duration(row.seconds)}</td>
   </tr>`;
 }
@@ -95,6 +95,8 @@ export function EpisodesView({ id, params }) {
   const { data, failure, loading } = useAsked(() => episodesPage(id, { ...asked, offset, limit: LIMIT }), JSON.stringify([id, asked]));
   const set = (changes, typing = false) => (typing ? amend : go)("episodes", changes === null ? { run: id } : { ...params, offset: "", ...changes });
   const names = data?.reward_names ?? [];
+  const columns = [...COLUMNS, ...names.map((name) => [`rewards.${name}`, harmless(name), true]), ...(data?.served ? SERVED : []), ...LATER];
+  const shown = columns.filter(([column]) => !data?.served || !OF_TOKENS.includes(column));
   return html`<h1>Episodes</h1>
     <${Filters} params=${params} facets=${data?.facets} served=${data?.served} set=${set} />
     <${Failed} failure=${failure} />
@@ -103,7 +105,7 @@ export function EpisodesView({ id, params }) {
     html`<div class="row spread pages"><p role="status">${figure(data.matched)} of ${count(data.total, "episode")}${loading ? ", reading…" : ""}</p><${Pages} data=${data} set=${set} /></div>
       <div class="scroll" onKeyDown=${moveRows}><table>
         <caption class="visually-hidden">Episodes; the headings sort</caption>
-        <thead><tr><th>episode</th>${[...COLUMNS, ...names.map((name) => [`rewards.${name}`, harmless(name), true]), ...(data.served ? SERVED : []), ...LATER].map(([column, label, numeric]) => html`<${Heading} key=${column} column=${column} label=${label} numeric=${numeric} sort=${asked.sort} onSort=${(sort) => set({ sort })} />`)}</tr></thead>
+        <thead><tr><th>episode</th>${shown.map(([column, label, numeric]) => html`<${Heading} key=${column} column=${column} label=${label} numeric=${numeric} sort=${asked.sort} onSort=${(sort) => set({ sort })} />`)}</tr></thead>
         <tbody>${data.rows.map((row) => html`<${Row} key=${row.key} run=${id} row=${row} names=${names} served=${data.served} currency=${data.currency} />`)}</tbody>
       </table></div>
       ${data.matched === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => set(null)}>Show all</button></p>`}
