@@ -37,6 +37,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.public": "this list",
     "agentgym.python_syntax": "Python source as a tree, in a process of several threads",
     "agentgym.recipe": "a whole run's settings",
+    "agentgym.results": "saved evaluations in scripts and notebooks",
     "agentgym.rewards": "rewards",
     "agentgym.rl.advantages": "advantages",
     "agentgym.rl.losses": "losses",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentgym.errors import UserError, nearest
 
@@ -63,7 +64,7 @@ def parse_yaml(text: str, *, where: str) -> object:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        return copy.deepcopy(_load_once(text))
+        return copy.deepcopy(_load(text))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
         context = f" {error.context}" if error.context else ""
@@ -74,7 +75,27 @@ def parse_yaml(text: str, *, where: str) -> object:
         raise UserError(f"{where}: it is nested too deep for a config file") from None
 
 
-@functools.lru_cache(maxsize=64)
+_SECTION = re.compile(r"^(?=[A-Za-z]\w*:(?:\s|$))", re.MULTILINE)
+
+
+def _load(text: str) -> object:
+    """Section by section where that is the same: those of many saved configs are alike, and each is parsed once."""
+    from ruamel.yaml.error import YAMLError
+
+    sections = _SECTION.split(text)[1:]
+    if "".join(sections) == text and "\n..." not in text:
+        try:
+            parts = [cast("dict[str, object]", _load_once(section)) for section in sections]
+        except (YAMLError, ValueError, RecursionError):
+            pass  # an alias of another section, or a mistake, whose line only the whole text gives
+        else:
+            found = {key: value for part in parts for key, value in part.items()}
+            if len(found) == len(sections) > 0:  # no key is defined twice
+                return found
+    return _load_once(text)
+
+
+@functools.lru_cache(maxsize=512)
 def _load_once(text: str) -> object:
     """A command reads a recipe and the files it extends several times, and the parser takes most of that time."""
     with _PARSING:

@@ -26,12 +26,13 @@ GROUPS = {
     "measure it, use it, look at its runs": {
         "eval": "measure a checkpoint on held-out tasks",
         "benchmark": "play a published benchmark with its official options: HumanEval, MBPP, GSM8K, MATH and more",
+        "leaderboard": "rank all measured policies by benchmark, also as CSV, Markdown or LaTeX",
         "compare": "compare two policies task by task",
         "chat": "talk with a checkpoint, or play an environment with it by hand",
         "serve": "serve a checkpoint to clients of OpenAI's and Anthropic's interfaces",
         "status": "whether a run is learning, and what is wrong if not",
         "view": "open a page about runs in the browser",
-        "runs": "list the runs; read, draw, check, rescore or replay one",
+        "runs": "list the runs; read, draw, note, check, rescore or replay one",
     },
     "environments and this installation": {
         "envs": "list environments, show their tasks, check one for faults",
@@ -47,6 +48,7 @@ RUNS = {
     "list": "list the runs with their state, last figures and gain",
     "episodes": "read the episodes of a run or an evaluation, one by one",
     "curve": "draw a run's curves, here and as a PNG",
+    "note": "note something about a run or an evaluation, or tag it",
     "steer": "change settings of a run that goes on; ask it to save, measure itself or stop",
     "rescore": "score a run's saved episodes again, with other rewards",
     "replay": "train a step again from its saved episodes, and compare",

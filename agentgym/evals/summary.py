@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 from agentgym.errors import UserError
 from agentgym.evals.statistics import mean_interval, success_share
-from agentgym.policies.outside.prices import Prices, prices_of
+from agentgym.policies.outside.prices import PRICES, Prices, prices_of
 from agentgym.runs.episode_index import FileIndex, build_index, index_path, mark_of, read_index
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
@@ -24,6 +24,7 @@ _CHECKPOINT = re.compile(r"(?P<run>.*)/checkpoints/step-\d+(/hf)?/?")
 NOT_OF_RECIPE = ("model.path", "model.random_weights", "loop.seed", "sft.seed", "logging.", "eval.", "generator.",
                  "sandbox.", "launcher.", "hosts.", "policy.", "name")  # fmt: skip
 """Fields of a config by which two seeds of one recipe may differ."""
+PLAYED = ("env", "agent", "rewards", "rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class EvaluationSummary:
     folder: of the run or the evaluation; file_step: which of its evaluations. policy: the name of what was measured.
     model: its path, of a checkpoint that of the weights with which training began. run, step, train_seed, recipe: of a
     checkpoint; recipe is a digest of the training's settings without its seed, so that seeds can be grouped. agent: the
-    name of its scaffold; `chat` is none.
+    name of its scaffold; `chat` is none. settings: a digest of the sections that decide how episodes are played.
     num_broken: episodes that infrastructure broke; num_left_out: those unsupported, too long, or cut by time.
     rewards: first the total. prompt_tokens: of all requests, of a policy behind a server. tokens: sampled ones.
     Both are sums over all episodes, seconds and turns are means of an episode. cost: None where no price is known.
@@ -80,10 +81,12 @@ class EvaluationSummary:
     policy: str
     model: str
     run: str
+    run_dir: str
     step: int | None
     train_seed: int | None
     recipe: str
     agent: str
+    settings: str
     environment: str
     version: int
     options: str
@@ -131,6 +134,13 @@ class EvaluationSummary:
         )
 
 
+def files_of(folder: Path, step: int) -> tuple[str, ...]:
+    """What the summary of an evaluation is made of, besides what `evals`, `checkpoints` and `episodes` list."""
+    base = f"{folder}/evals/step-{step:06d}"
+    names = ("config.yaml", "notes.json", f"../{PRICES}")
+    return f"{base}.json", f"{base}.jsonl.gz", *(f"{folder}/{name}" for name in names)
+
+
 def evaluation_summary(folder: RunFolder, step: int) -> EvaluationSummary | None:
     """The summary of a folder's evaluation of a step; None while it is not finished, and for a shard of one.
 
@@ -169,6 +179,7 @@ def summary_of(
         file_step=step,
         **_policy(folder, step, config, within),
         agent=str(value_at(config, "agent.name") or "chat"),
+        settings=_digest({name: config.get(name) for name in PLAYED}),
         **{key: setup[key] for key in ("environment", "version", "data_hash", "num_tasks", "samples_per_task")},
         seed=setup["seed"],
         greedy=setup["greedy"],
@@ -197,13 +208,14 @@ def _policy(folder: RunFolder, step: int, config: Mapping[str, object], within: 
     found = _CHECKPOINT.fullmatch(model)
     if found is None and folder.only_evaluates:
         name = model or folder.name
-        return {"policy": name, "model": name, "run": "", "step": None, "train_seed": None, "recipe": ""}
+        return {"policy": name, "model": name, "run": "", "run_dir": "", "step": None, "train_seed": None, "recipe": ""}
     run = Path(found["run"]) if found else folder.path
     if found:
         places = [run, folder.path.parent.parent / run]
         if within is not None:
             places = [one for one in places if one.resolve().is_relative_to(within.resolve())]
-        config = next((read_yaml(one / "config.yaml") for one in places if (one / "config.yaml").is_file()), config)
+        run = next((one for one in places if (one / "config.yaml").is_file()), run)
+        config = read_yaml(run / "config.yaml") if (run / "config.yaml").is_file() else config
         base = str(value_at(config, "model.path") or "")
         model = "" if base == model else base  # unknown once the run is gone
     seed = value_at(config, "sft.seed" if "sft" in config else "loop.seed")
@@ -211,15 +223,19 @@ def _policy(folder: RunFolder, step: int, config: Mapping[str, object], within: 
         "policy": f"{run.resolve().name} step {step}",
         "model": model,
         "run": run.resolve().name,
+        "run_dir": str(run.resolve()),
         "step": step,
         "train_seed": seed if isinstance(seed, int) else None,
-        "recipe": _digest(config) if model else "",
+        "recipe": _digest({**_recipe(config), "model": model}) if model else "",
     }
 
 
-def _digest(config: Mapping[str, object]) -> str:
-    fields = {key: value for key, value in flat(config).items() if not key.startswith(NOT_OF_RECIPE)}
-    text = json.dumps([value_at(config, "model.path"), fields], sort_keys=True, default=str)
+def _recipe(config: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in flat(config).items() if not key.startswith(NOT_OF_RECIPE)}
+
+
+def _digest(fields: Mapping[str, object]) -> str:
+    text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -15,6 +15,12 @@ from agentgym.tables.problems import Problem
 DEFAULTS = ("runs", "evals")
 
 
+def cache_folder() -> Path:
+    """The cache folder for what is derived from runs and kept outside of them."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "agentgym" / "view"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
     """A folder of runs, or one run (`only`: its name). path: resolved."""

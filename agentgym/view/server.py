@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 from agentgym import http_server
 from agentgym.http_server import Bounds, configure
@@ -14,12 +12,6 @@ from agentgym.view.security import Access
 
 PORT = 8710
 NUM_PORTS = 20  # that are tried after the default
-
-
-def cache_folder() -> Path:
-    """The cache folder for what is derived from runs and kept outside of them."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "agentgym" / "view"
 
 
 def listen(host: str, port: int | None) -> socket.socket:

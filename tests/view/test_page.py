@@ -6,7 +6,6 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ from view.browsers import Browser, Watched, chromium
 from view.real_view import viewing
 from view.shops import registry
 from view.shown_run import BRANCHED, HOSTILE, LONG, TOOLS, write_runs
-from view_runs import episode, write_run, write_step
+from view_runs import write_run, write_step
 
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
-from agentgym.types import Json
 from agentgym.view.plays import Plays
 
 pytestmark = pytest.mark.browser
@@ -279,38 +277,3 @@ def test_what_is_not_there_says_so(browser: Browser, url: str) -> None:
     with browser.new_context() as context:
         page = Watched(context.new_page(), url).open("run?run=runs:none", "[role=alert]")
         assert "runs:none" in page.inner_text("[role=alert]")
-
-
-def test_episodes_of_a_servers_model_show_what_they_took_and_its_cost_at_todays_prices(
-    browser: Browser, tmp_path: Path
-) -> None:
-    turns: Json = [
-        {"prompt_tokens": 1200, "cached_tokens": 600, "completion_tokens": 34, "reasoning_tokens": 0,
-         "estimated": False, "paid": True, "from_cache": False}
-    ]  # fmt: skip
-    rows = [
-        [
-            replace(
-                episode(number, 0, success=True), turns=[], info={"success": True, "policy": {"turns": turns * number}}
-            )
-        ]
-        for number in (1, 2)
-    ]
-    with RunFolder.create(tmp_path / "evals", "api") as folder:
-        folder.save_config({"model": {"path": "openai:some"}, "policy": {"base_url": ""}})
-        folder.save_evaluation(0, rows)
-    with viewing(tmp_path / "evals") as url, browser.new_context(viewport={"width": 1280, "height": 900}) as context:
-        watched = Watched(context.new_page(), url)
-        page = watched.open("episodes?sort=-cost", "tr[data-row]")
-        heads = page.locator("thead th").all_inner_texts()
-        cost = next(at for at, text in enumerate(heads) if text.startswith("cost"))
-        assert "prompt tokens" in heads and "cached" in heads and "advantage" not in heads
-        assert page.locator(f"tbody td:nth-child({cost + 1})").all_inner_texts() == ["–", "–"]
-        (tmp_path / "evals/prices.yaml").write_text("some: {prompt: 1, cached: 0, completion: 10}")
-        page.reload()
-        page.wait_for_selector("text=0.001880 USD")
-        assert page.locator(f"tbody td:nth-child({cost + 1})").all_inner_texts() == ["0.001880 USD", "0.000940 USD"]
-        page.set_viewport_size({"width": 390, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        page = watched.open("episode?key=eval-0-2", "text=2,400, 1,200 cached")
-        assert "0.001880 USD" in page.inner_text("aside") and not watched.wrong and not watched.violations()

@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"this needs {package}, which is not installed: {pip_install('serve')}")
-    from agentgym.tables.roots import Roots
+    from agentgym.tables.roots import Roots, cache_folder
     from agentgym.view.app import View
     from agentgym.view.export import Export
     from agentgym.view.plays import Plays
-    from agentgym.view.server import cache_folder, listen, serve
+    from agentgym.view.server import listen, serve
 
     for name in arguments.env:
         if not is_import_path(name):
