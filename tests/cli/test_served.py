@@ -235,7 +235,7 @@ def test_an_evaluation_of_thousands_that_is_killed_goes_on_with_each_episode_onc
     for least in (500, 1800, 3500):
         process = subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL)
         while process.poll() is None and not (part.is_file() and part.read_bytes().count(b"\n") >= least):
-            time.sleep(0.02)
+            time.sleep(0.1)
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.wait()

@@ -148,6 +148,9 @@ def test_answers_share_one_file_between_writers_and_outlast_a_torn_end_and_a_los
         assert known(again) == known(AnswerCache(tmp_path, URL)) == [*expected, "6"]
         assert len(index.read_bytes()) == 32 * (len(expected) + 1)
         assert [json.loads(line)["by"] for line in file.read_text().splitlines()][-1] == "c", "no half line is left"
+    file.unlink()
+    again.keep(requests[7], completion("7"), {})
+    assert known(again) == known(AnswerCache(tmp_path, URL)) == ["7"], "the others were removed meanwhile"
 
 
 def test_answers_of_a_folder_with_a_file_each_are_still_known(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ class AnswerCache:
             size = os.fstat(file.fileno()).st_size
             if size == self._read:
                 return
+            if size < self._read:  # somebody removed it meanwhile
+                self._lines_at, self._read = {}, 0
             if not self._read:
                 with suppress(FileNotFoundError):
                     self._learn(_entries((folder / INDEX).read_bytes(), size))

@@ -30,7 +30,7 @@ class PolicyConfig:
     api_key_env: str = ""
     """The environment variable that holds the key; empty sends none, and to OpenAI itself that of OPENAI_API_KEY."""
     concurrency: int = 8
-    """Requests in flight at the same time."""
+    """Requests in flight at the same time, of at most eight times as many episodes."""
     timeout_s: float = 600.0
     """Seconds of one request."""
     max_retries: int = 6
