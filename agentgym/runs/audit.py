@@ -7,49 +7,19 @@ loop's is judged by what is there: it may train any groups, and save and evaluat
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgym.findings import Finding
+from agentgym.runs.audit_evaluations import judge_evaluations
+from agentgym.runs.audit_files import Audit, Played, by_step, gaps, ranges, read_episodes, read_lines, read_record
 from agentgym.runs.audit_settings import Settings, Starts
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.leftovers import left_outside
-from agentgym.runs.untrusted import MAX_NUMBER, Damaged, damage, number, read_object, read_objects, safetensors_size
+from agentgym.runs.untrusted import MAX_NUMBER, Damaged, damage, number, read_object, safetensors_size
 
 PARTS = ("*.part", "*.part.*", "*.partial", ".*.tmp")  # names of what was being written
-
-
-@dataclass(slots=True, kw_only=True)
-class Audit:
-    """status: of the run. steps: how many were judged. trained, skipped: episodes. findings: in the order found,
-    of the kinds twice, lost, torn, stale, metrics, checkpoint, evaluation, state and left behind.
-
-    notes: what is no fault, and what could not be judged. interrupted: files of evaluations that go on after the run.
-    """
-
-    status: str
-    steps: int = 0
-    trained: int = 0
-    skipped: int = 0
-    checkpoints: list[int] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    interrupted: set[str] = field(default_factory=set)
-
-    def fault(self, kind: str, where: str, text: str) -> None:
-        self.findings.append(Finding(kind=kind, where=_shown(where), text=_shown(text)))
-
-    def note(self, text: str) -> None:
-        self.notes.append(_shown(text))
-
-
-def _shown(text: str) -> str:
-    """What a file says of itself may hold what moves a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:500])
 
 
 def audit(path: str | Path) -> Audit:
@@ -58,7 +28,7 @@ def audit(path: str | Path) -> Audit:
     status = folder.status().status
     found = Audit(status=status.value)
     if _is_evaluation(folder.path):
-        _evaluations(folder.path, found)
+        judge_evaluations(folder.path, found, alone=True)
     else:
         _training(folder.path, status, found)
     if status is RunStatus.DONE:
@@ -93,25 +63,15 @@ def _training(path: Path, status: RunStatus, found: Audit) -> None:
         _episodes(path, dict(rows), starts, whole, found)
     else:
         found.note("logging.save_episodes is false: what was trained can't be counted")
-    _evaluations(path, found)
+    judge_evaluations(path, found)
     if status is RunStatus.DONE and starts.built_in:
         _ended(path, starts.last, whole, last, found)
-
-
-def _lines(path: Path, where: str, found: Audit) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The lines of a file that may be missing. Where it can't be read on, there is a fault."""
-    try:
-        yield from read_objects(path)
-    except FileNotFoundError:
-        return
-    except Damaged as error:
-        found.fault("torn", where, f"it can't be read to its end ({error})")
 
 
 def _metrics(path: Path, found: Audit) -> list[tuple[int, Mapping[str, Any]]]:
     """The rows as they lie in the file, by step."""
     rows: list[tuple[int, Mapping[str, Any]]] = []
-    for line, row in _lines(path / "metrics.jsonl", "metrics.jsonl", found):
+    for line, row in read_lines(path / "metrics.jsonl", "metrics.jsonl", found):
         try:
             rows.append((number((row or {}).get("step"), MAX_NUMBER), row or {}))
         except Damaged:
@@ -121,7 +81,7 @@ def _metrics(path: Path, found: Audit) -> list[tuple[int, Mapping[str, Any]]]:
 
 def _continuous(rows: list[tuple[int, Mapping[str, Any]]], found: Audit) -> None:
     times = Counter(step for step, _ in rows)
-    for first, last in _gaps(times, 1, found.steps):
+    for first, last in gaps(times, 1, found.steps):
         text = f"step {first} has no row" if first == last else f"steps {first} to {last} have no row"
         found.fault("metrics", "metrics.jsonl", text)
     for step, count in sorted(times.items()):
@@ -132,45 +92,23 @@ def _continuous(rows: list[tuple[int, Mapping[str, Any]]], found: Audit) -> None
         found.fault("metrics", "metrics.jsonl", "its rows are not in the order of the steps")
 
 
-def _gaps(there: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """What is missing of the numbers from first to last, as ranges: a file may claim any number of them."""
-    for one in sorted({one for one in there if first <= one <= last}):
-        if one > first:
-            yield first, one - 1
-        first = one + 1
-    if first <= last:
-        yield first, last
-
-
-def _steps(folder: Path, pattern: str, found: Audit) -> dict[int, Path]:
-    """Files or folders by the step in their names."""
-    steps: dict[int, Path] = {}
-    for path in sorted(folder.glob("step-*")) if folder.is_dir() else ():
-        name = re.fullmatch(pattern, path.name, re.ASCII)
-        if name is not None:
-            steps[int(name[1])] = path
-        elif not path.name.endswith((".part.jsonl", ".index.json", ".jsonl.gz")):
-            found.note(f"{folder.name}/{path.name} is no name that a run gives")
-    return steps
-
-
 def _episodes(
     path: Path, rows: Mapping[int, Mapping[str, Any]], starts: Starts, whole: Mapping[int, int], found: Audit
 ) -> None:
     """Every group is in one step, whole; together they are all groups up to the last one taken."""
     step_of: dict[int, int] = {}
     seen: dict[str, int] = {}
-    files = _steps(path / "episodes", r"step-(\d{1,9})\.jsonl(?:\.gz)?", found)
+    files = by_step(path / "episodes", r"step-(\d{1,9})\.jsonl(?:\.gz)?", found)
     extra = sorted(step for step in files if step > found.steps)
     if extra and found.status == RunStatus.DONE:
         found.fault("twice", f"episodes/{files[extra[0]].name}", f"the run ended at step {found.steps}")
-    for first, last in _gaps(files, 1, found.steps) if starts.built_in else ():
+    for first, last in gaps(files, 1, found.steps) if starts.built_in else ():
         text = f"step {first} has no episodes" if first == last else f"steps {first} to {last} have no episodes"
         found.fault("lost", "episodes", text)
     for step in sorted(step for step in files if 1 <= step <= found.steps):
         where, groups, trained = f"episodes/{files[step].name}", defaultdict[int, set[int]](set), set[int]()
         settings, count = starts.at(step), 0
-        for one in _records(files[step], where, found):
+        for one in read_episodes(files[step], where, found):
             if one.name in seen:
                 found.fault("twice", where, f"episode {one.name} is in step {seen[one.name]} and in step {step}")
             if step_of.setdefault(one.group, step) != step and one.group not in groups:
@@ -186,27 +124,22 @@ def _episodes(
                 found.skipped += 1
         for group, indices in groups.items():
             size = settings.group_size or len(indices)
-            if missing := [*_gaps(indices, 0, size - 1)]:
-                found.fault("lost", where, f"group {group} lacks its episodes {_ranges(missing)}")
+            if missing := [*gaps(indices, 0, size - 1)]:
+                found.fault("lost", where, f"group {group} lacks its episodes {ranges(missing)}")
         _as_counted(rows.get(step, {}), count, len(trained), where, found)
     if starts.built_in:
         _no_gap(step_of, whole, found)
 
 
-def _ranges(gaps: list[tuple[int, int]]) -> str:
-    more = " and more" if len(gaps) > 10 else ""
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps[:10]) + more
-
-
 def _no_gap(step_of: Mapping[int, int], whole: Mapping[int, int], found: Audit) -> None:
     """whole: the next group of each checkpoint, which says how far the run had got."""
     taken = max(max(step_of, default=-1) + 1, max((n for s, n in whole.items() if s <= found.steps), default=0))
-    if lost := [*_gaps(step_of, 0, taken - 1)]:
+    if lost := [*gaps(step_of, 0, taken - 1)]:
         count = sum(b - a + 1 for a, b in lost)
-        found.fault("lost", "episodes", f"{count} of {taken} groups are in no step: {_ranges(lost)}")
+        found.fault("lost", "episodes", f"{count} of {taken} groups are in no step: {ranges(lost)}")
 
 
-def _fresh(one: _Played, step: int, bound: int | None, where: str, found: Audit) -> None:
+def _fresh(one: Played, step: int, bound: int | None, where: str, found: Audit) -> None:
     versions = one.versions
     if versions and max(versions) >= step:
         text = f"episode {one.name} was sampled by version {max(versions)}, but trained by step {step}"
@@ -228,41 +161,11 @@ def _count(value: object) -> str:
     return f"{value:.0f}" if isinstance(value, (int, float)) else repr(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Played:
-    """What is judged of an episode. versions: of the weights that sampled it."""
-
-    name: str
-    group: int
-    index: int
-    trained: bool
-    versions: list[int]
-
-
-def _records(file: Path, where: str, found: Audit) -> Iterator[_Played]:
-    """The lines of an episode file; one that can't be read to its end is a fault."""
-    for line, record in _lines(file, where, found):
-        try:
-            with damage():
-                episode = (record or {})["episode"]
-                played = _Played(
-                    name=str(episode["episode_id"])[:100],
-                    group=number((record or {})["group_id"], MAX_NUMBER),
-                    index=number((record or {})["index"], MAX_NUMBER),
-                    trained=bool((record or {})["trained"]),
-                    versions=[int(span[0]) for turn in episode["turns"] for span in turn["versions"]],
-                )
-        except Damaged as error:
-            found.fault("torn", where, f"line {line} is not an episode ({error})")
-            continue
-        yield played
-
-
 def _checkpoints(path: Path, found: Audit, *, done: bool, running: bool) -> dict[int, int]:
     """The next group of each whole checkpoint's position. The newest of a run that is not done may be half."""
     whole: dict[int, int] = {}
     half: list[tuple[int, str]] = []
-    for step, folder in _steps(path / "checkpoints", r"step-(\d{1,9})", found).items():
+    for step, folder in by_step(path / "checkpoints", r"step-(\d{1,9})", found).items():
         try:
             with damage():
                 whole[step] = _next_group(folder, step)
@@ -301,56 +204,16 @@ def _next_group(folder: Path, step: int) -> int:
     return number(position["next_group"], MAX_NUMBER)
 
 
-def _evaluations(path: Path, found: Audit) -> None:
-    for step, file in _steps(path / "evals", r"step-(\d{1,9})\.json", found).items():
-        if found.status != RunStatus.DONE and step >= found.steps:
-            continue  # a resume plays the rest of it, or all of it again
-        record = _object(file, "evaluation", found)
-        if record is None:
-            continue
-        setup: Any = record.get("setup")
-        if record.get("result") is None and record.get("weights") and found.status == RunStatus.DONE:
-            found.interrupted.add(f"evals/{file.stem}.part.jsonl")
-            found.note(f"evals/{file.name} was interrupted: `agentgym eval RUN --every-checkpoint` goes on with it")
-            continue
-        if record.get("result") is None:
-            found.fault("evaluation", f"evals/{file.name}", "it has no result")
-            continue
-        where = f"evals/{file.stem}.jsonl.gz"
-        played = Counter((one.group, one.index) for one in _records(file.with_suffix(".jsonl.gz"), where, found))
-        if twice := [key for key, times in played.items() if times > 1]:
-            found.fault("twice", where, f"{len(twice)} episodes are there twice, first {twice[0]}")
-        try:
-            with damage():
-                wanted = number(setup.get("num_tasks", 0)) * number(setup.get("samples_per_task", 0))
-        except Damaged as error:
-            found.fault("evaluation", f"evals/{file.name}", f"its setup is damaged: {error}")
-            continue
-        if wanted and len(played) != wanted:
-            found.fault("lost", where, f"{len(played)} of {wanted} episodes are there")
-
-
-def _object(file: Path, kind: str, found: Audit) -> dict[str, Any] | None:
-    """The JSON object in a file; empty if there is no file, None if it is damaged."""
-    try:
-        return read_object(file)
-    except FileNotFoundError:
-        return {}
-    except Damaged as error:
-        found.fault(kind, file.name, f"it can't be read ({error})")
-        return None
-
-
 def _ended(path: Path, settings: Settings, whole: Mapping[int, int], last: int, found: Audit) -> None:
     """What a run that says that it is done must have."""
     if last not in whole:
         found.fault("checkpoint", "checkpoints", f"the run ended at step {last}, which has no whole checkpoint")
-    if (state := _object(path / "state.json", "state", found)) is not None:
+    if (state := read_record(path / "state.json", "state", found)) is not None:
         position = state.get("position")
         step = position.get("step") if isinstance(position, Mapping) else None
         if step != last:
             found.fault("state", "state.json", f"it is of step {step}, the run ended at step {last}")
     if settings.measures_end:
-        compared = _object(path / "comparison.json", "evaluation", found)
+        compared = read_record(path / "comparison.json", "evaluation", found)
         if compared is not None and compared.get("steps") != last:
             found.fault("evaluation", "comparison.json", f"the checkpoint of step {last} was not compared")

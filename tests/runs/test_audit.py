@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from agentgym.runs.audit import audit
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.files import append_line
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.types import Outcome
 
 STEPS, GROUPS = 3, 3  # groups of a step, one of them skipped
 
@@ -94,6 +96,10 @@ def _cut(name: str) -> Callable[[Path], None]:
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-4])
 
 
+def _evaluation(change: Callable[[list[dict]], list[dict]]) -> Callable[[Path], None]:
+    return lambda run: _rewrite(run / "evals/step-000000.jsonl.gz", change)
+
+
 PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
     "a step without metrics": (lambda run: _rows(run, lambda rows: [rows[0], rows[2]]), {("metrics", "no row")}),
     "a step with two rows": (lambda run: _rows(run, lambda rows: [*rows[:2], *rows[1:]]), {("metrics", "2 rows")}),
@@ -152,11 +158,31 @@ PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
     ),
     "an evaluation with an episode twice": (
         lambda run: _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: [records[0], *records]),
-        {("twice", "1 episodes are there twice, first (0, 0)")},
+        {("twice", "sample 0 of task 0 is there twice")},
     ),
     "an evaluation that lacks one": (
         lambda run: _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: records[1:]),
-        {("lost", "3 of 4 episodes")},
+        {("lost", "task 0 lacks its samples 0")},
+    ),
+    "an evaluation with a sample too many and one too few": (
+        _evaluation(lambda records: [{**records[0], "index": 2}, *records[1:]]),
+        {("lost", "task 0 lacks its samples 0"), ("twice", "sample 2 of task 0 is more than")},
+    ),
+    "an evaluation with a sample of another task": (
+        _evaluation(
+            lambda records: [{**records[0], "episode": {**records[2]["episode"], "episode_id": "x"}}, *records[1:]]
+        ),
+        {("lost", "task 0 is 'count-1', and 'count-0' in sample 1")},
+    ),
+    "an evaluation with one episode under two names": (
+        _evaluation(lambda records: [records[0], {**records[0], "index": 1}, *records[2:]]),
+        {("twice", "is there as sample 1 of task 0 and as another")},
+    ),
+    "an evaluation whose result is not that of its episodes": (
+        lambda run: (run / "evals/step-000000.json").write_text(
+            '{"setup": {"num_tasks": 2, "samples_per_task": 2}, "result": {"success": 0.5, "num_episodes": 4}}'
+        ),
+        {("evaluation", "says 0.5 success, its episodes 1")},
     ),
     "a file that was being written": (
         lambda run: (run / "episodes/.step-000009.jsonl.gz.part").touch(),
@@ -275,7 +301,26 @@ def test_an_evaluation_of_its_own_is_sound_without_what_training_leaves(run: Pat
         shutil.rmtree(run / name)
     assert audit(run).findings == []
     _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: records[1:])
-    assert [one.text for one in audit(run).findings] == ["3 of 4 episodes are there"]
+    assert [one.text for one in audit(run).findings] == ["task 0 lacks its samples 0"]
+
+
+def test_an_interrupted_evaluation_is_judged_by_what_has_ended(tmp_path: Path) -> None:
+    broken = replace(episode(0, 0, success=False), outcome=Outcome.INFRA_ERROR)
+    with RunFolder.create(tmp_path, "cut") as folder:
+        files = EvaluationFiles(folder, 0, "mark")
+        files.begin({"num_tasks": 4, "samples_per_task": 2, "shard": "2/2"}, resume=False)
+        for index, one in ((0, broken), (0, episode(0, 0, success=True)), (1, episode(0, 1, success=True))):
+            files.add(1, index, one)  # what broke is played again
+        folder.set_status(RunStatus.INTERRUPTED)
+    found = audit(folder.path)
+    assert (found.findings, found.played) == ([], 2)
+    assert f"2 episodes have ended, was interrupted: `agentgym eval --resume {folder.path}`" in found.notes[0]
+    files.add(1, 1, episode(0, 1, success=True))
+    assert [one.text for one in audit(folder.path).findings] == ["sample 1 of task 1 was played twice"]
+    rows = [[episode(n, sample, success=True) for sample in (0, 1)] for n in (1, 3)]
+    files.save_episodes(rows, [1, 3])
+    files.save_result({"num_tasks": 4, "samples_per_task": 2, "shard": "2/2"}, {"success": 1.0, "num_episodes": 4})
+    assert (audit(folder.path).findings, audit(folder.path).evaluations) == ([], [0])
 
 
 def _device(path: Path) -> None:
