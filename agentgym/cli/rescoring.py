@@ -14,6 +14,7 @@ from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.runs.evaluations import EvaluationFiles, read_record
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.notes import write_note
 from agentgym.runs.own import mark_run
 from agentgym.runs.records import SavedEpisode
 from agentgym.types import Episode, Json
@@ -117,6 +118,8 @@ def save_rescored(
 
     name: of the folder; empty makes one of the rewards' names. Raises UserError for a name that is taken.
     """
+    from agentgym.evals.play import EvalSetup
+
     config = folder.load_config()
     where = folder.path.parent if folder.only_evaluates else Path(str(value_at(config, "logging.evals_dir") or "evals"))
     rewards = "+".join(key.rpartition(":")[2] for key in weights)
@@ -128,7 +131,8 @@ def save_rescored(
             setup = cast("Mapping[str, Json]", record["setup"])
             files = EvaluationFiles(made, one.step, str(record.get("weights") or ""))
             files.begin(setup, resume=False)
-            files.save_episodes(one.rows)
+            files.save_episodes(one.rows, EvalSetup.from_mapping(setup).numbers)
             files.save_result(setup, one.after.to_mapping())
-        made.set_status(RunStatus.DONE, f"scored again from {folder.path}")
+        write_note(made.path, step=None, text=f"{folder.path}, scored again", add=(), remove=())
+        made.set_status(RunStatus.DONE)
     return made.path

@@ -81,18 +81,17 @@ class Saved:
                 )
             if not record.get("result"):
                 return None
+            episodes = [saved.episode for saved in folder.read_episodes(step, evaluation=True)]
+            plan = EvalSetup.from_mapping(setup)
+            if len(episodes) != plan.num_tasks * plan.samples_per_task:
+                raise ValueError(f"it has {len(episodes)} of {plan.num_tasks * plan.samples_per_task} episodes")
+            result = EvalResult.from_mapping(cast("dict[str, Json]", record["result"]))
             return cls.of(
-                [saved.episode for saved in folder.read_episodes(step, evaluation=True)],
-                EvalSetup.from_mapping(setup),
-                EvalResult.from_mapping(cast("dict[str, Json]", record["result"])),
-                folder=folder,
-                step=step,
-                name=name,
-                config=folder.load_config(),
-            )
-        except UserError:
-            raise
+                episodes, plan, result, folder=folder, step=step, name=name, config=folder.load_config()
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError, OSError, EOFError, zlib.error) as error:
+            if isinstance(error, UserError):
+                raise
             where = folder.episode_file(step, evaluation=True)
             raise UserError(
                 f"the evaluation {name!r} could not be read, of {where} and the .json beside it: {error}. "

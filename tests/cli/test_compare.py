@@ -187,6 +187,38 @@ def test_evaluations_of_other_tasks_are_refused_unless_that_is_allowed(cli, runs
     assert last_line(cli("compare", "evals/many", "evals/others", "--allow-mismatch", "--json"))["num_pairs"] == 40
 
 
+def test_sides_that_share_no_task_are_refused_with_the_reason(cli, runs) -> None:
+    for name, more in (("one", ()), ("later", ("--env.options", '{"start": 50}'))):
+        assert cli("eval", "runs/a", "--name", name, "--samples", "1", *more).code == 0
+    end = cli("compare", "evals/one", "evals/later", "--allow-mismatch")
+    assert end.code == 2 and "share no task" in end.err and "env.options.start: - and 50" in end.err, end.err
+    end = cli("compare", "runs/a", "runs/a/checkpoints/step-000005", "--samples", "1")
+    assert end.code == 2 and "are the same evaluation: evals/one, step 5" in end.err
+    file = RunFolder.open("evals/one").episode_file(5, evaluation=True)
+    file.write_bytes(file.read_bytes()[:-40])
+    end = cli("compare", "evals/one", "evals/later")
+    assert end.code == 2 and "'evals/one' could not be read" in end.err and "runs audit evals/one" in end.err
+
+
+def test_the_environments_own_rewards_are_the_same_as_weights_that_explain_them(cli, runs) -> None:
+    cli("eval", "runs/a", "--name", "one")
+    one = Saved.load(RunFolder.open("evals/one"), 5, "one")
+
+    def scored(weights: dict[str, float], reward: float) -> Saved:
+        play = Play(episode_id="", counted=True, success=True, reward=reward, scores={"exact": 0.5, "short": 1.0})
+        return replace(one, config={"rewards": weights}, plays={"a": {0: play}, "b": {0: play}})
+
+    own, same, other = scored({}, 0.6), scored({"exact": 1, "short": 0.1}, 0.6), scored({"exact": 1, "short": 1}, 1.5)
+    assert compare(own, same).reward is not None
+    for a, b in ((own, other), (same, other)):
+        found = compare(a, b)
+        assert found.reward is None and found.success is not None and found.other_rewards.endswith("exact=1, short=1")
+    with pytest.raises(UserError, match="success is unknown and the rewards are not the same"):
+        compare(
+            *(replace(x, plays={t: {0: replace(p[0], success=None)} for t, p in x.plays.items()}) for x in (own, other))
+        )
+
+
 def test_what_an_older_version_of_the_environment_played_is_played_again(cli, runs) -> None:
     assert cli("compare", *runs).code == 0
     [record] = Path("evals").glob("a-*/evals/step-000005.json")

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from agentgym.evals.rescore import rescore, summarize
+from agentgym.evals.play import summarize as summarize_eval
+from agentgym.evals.rescore import as_evaluation, rescore, summarize
 from agentgym.rewards import Reward
 from agentgym.rollout.scoring import Scorer
 from agentgym.runs.folder import RunFolder
@@ -153,6 +154,37 @@ def test_the_command_gives_json(cli, run_dir, tmp_path):
     found = json.loads(end.out)
     assert found["num_episodes"] == 2 and found["num_reversed"] == 1
     assert [one["after"] for one in found["episodes"]] == [0.25, 0.5]
+
+
+def test_an_evaluation_is_scored_again_saved_and_compared(cli, tmp_path):
+    (tmp_path / "my.py").write_text("def half(episode): return 0.5 if episode.info['success'] else 0.25")
+    assert cli(*EVAL).code == 0
+    half = ("--reward", "my.py:half=2")
+    found = json.loads(cli("runs", "rescore", "evals/mine", *half, "--json").out)
+    assert found["saved"] is None and found["evaluations"][0]["reward_mean"] == 0.5 * (2 * 9 + 11) / 20
+    end = cli("runs", "rescore", "evals/mine", *half, "--save")
+    assert end.code == 0, end.err
+    assert re.search(r"as saved +0.450 .*\n *scored again +0.450 .* 0.725 ", end.out), end.out
+    saved = "evals/mine-rescored-half"
+    assert f"saved in {saved}" in end.out and cli("runs", "audit", saved).code == 0
+    end = cli("compare", "evals/mine", saved)
+    assert "reward: not compared, since other rewards scored" in end.out and "my.py:half=2" in end.out
+    end = cli("compare", "evals/mine", saved, "--reward", "my.py:half=2", "--json")
+    found = json.loads(end.out.splitlines()[-1])
+    assert found["reward"]["equal"] == 20 and found["other_rewards"] == "", end.err
+    assert [found[side]["reward_mean"] for side in ("first", "second")] == [0.725, 0.725]
+    for words, said in ((("--save", "--episodes", "3"), "whole evaluations"), (("--save", "mine"), "already")):
+        end = cli("runs", "rescore", "evals/mine", *half, *words)
+        assert end.code == 2 and said in end.err
+
+
+async def test_success_stays_what_it_was_where_the_new_rewards_say_nothing_of_it():
+    records = saved(0, episode("a", 1.0), episode("b", 0.0))
+    for one in records:
+        one.episode.rewards = {"success": one.episode.reward}
+    rows, result = as_evaluation(records, await rescored(*records), summarize_eval([[r.episode for r in records]], "m"))
+    assert [one.known_success for one in rows[0]] == [True, False]
+    assert (result.success, result.reward_mean) == (0.5, pytest.approx(1.7))
 
 
 @pytest.mark.parametrize(
