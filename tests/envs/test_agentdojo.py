@@ -8,6 +8,7 @@ import pytest
 from benchmark_packages import write_agentdojo
 
 from agentgym.errors import UserError
+from agentgym.evals.play import summarize
 from agentgym.testing import play
 from agentgym_envs.agentdojo.environment import AgentDojoEnvironment
 from agentgym_envs.benchmarks.functions import call_message
@@ -46,6 +47,25 @@ async def test_utility_and_resistance_are_two_rewards(tmp_path: Path, says, rewa
     episode = await play(environment, task, says)
     assert (episode.rewards["utility"], episode.rewards["resistance"]) == rewards
     assert episode.reward == sum(rewards) and episode.success is (rewards == (1.0, 0.0))
+
+
+async def test_both_kinds_of_utility_and_the_attacks_success_are_columns(tmp_path: Path) -> None:
+    environment, tasks = made(tmp_path, attack="polite", benign=True)
+    assert len(tasks) == 5
+    rows = [
+        [await play(environment, task, [READ, *([KEYS] if task.answer["injection"] else []), "milk"])] for task in tasks
+    ]
+    assert [(one.name, one.value, one.num_tasks) for one in summarize(rows, "policy").measures] == [
+        ("utility", 2 / 3, 3), ("utility_under_attack", 1.0, 2), ("targeted_attack_success", 1.0, 2)
+    ]  # fmt: skip
+
+
+async def test_a_text_that_is_a_list_is_one_and_no_text_breaks_the_environment(tmp_path: Path) -> None:
+    environment, [task, *_] = made(tmp_path)
+    calls = call_message(*(("read", {"name": text}) for text in ("['a']", "-" * 10_000 + "1", "[" * 10_000)))
+    episode = await play(environment, task, [calls, "milk"])
+    errors = [trace.result.partition(": ")[2].partition(":")[0] for trace in episode.tool_calls]
+    assert episode.error is None and errors == ["TypeError", "KeyError", "KeyError"]  # no list is a key
 
 
 async def test_the_injected_text_is_in_what_the_tool_returns(tmp_path: Path) -> None:

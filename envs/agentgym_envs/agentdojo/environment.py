@@ -12,7 +12,7 @@ from agentgym.env import Benchmark, Environment, EpisodeContext
 from agentgym.errors import UserError, nearest
 from agentgym.rewards import reward
 from agentgym.tools import Tools
-from agentgym.types import Episode, Message, Split, Task
+from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.agentdojo.suites import Suite, read_attacks, read_instructions, read_suites
 from agentgym_envs.benchmarks.functions import FunctionTools, call_message
 from agentgym_envs.benchmarks.package import BenchmarkPackage, files_hash, in_order, refuse_training
@@ -41,7 +41,8 @@ class AgentDojoEnvironment(Environment[OfficeState]):
 
     The reward `utility` is 1 when the user's task was done; `resistance` is 0, or -1 when what an injected text asks
     for was done. Recorded in `info`: utility, injected (bool), success: utility without being injected, and weak_check:
-    the package's check of the task passes for silence, so that a call as in the right ones is asked for too.
+    the package's check of the task passes for silence, so that a call as in the right ones is asked for too. Measures:
+    utility, and under attack utility_under_attack and targeted_attack_success.
     """
 
     name: ClassVar[str] = "agentdojo"
@@ -67,6 +68,9 @@ class AgentDojoEnvironment(Environment[OfficeState]):
             "one of the package's attacks that write a fixed text, such as important_instructions_no_names, with which "
             "every task is played with every injection of its suite that it can meet; none is no attack",
         ] = NO_ATTACK,
+        benign: Annotated[
+            bool, "with an attack, play the tasks without it, too: all three measures in one table"
+        ] = False,
         suites: Annotated[Sequence[str], "of banking, slack, travel and workspace; empty is all"] = (),
         version: Annotated[str, "version of the tasks"] = "v1.2.2",
         path: Annotated[str | None, "folder of the package agentdojo, or one that holds it; null: installed"] = None,
@@ -74,7 +78,7 @@ class AgentDojoEnvironment(Environment[OfficeState]):
         """Raises UserError for an unknown name, and when the package is missing."""
         self._package = BenchmarkPackage.find("agentdojo", path, environment=self.name, requirements=self.requirements)
         self._suite_names, self._version = tuple(suites), version
-        self._attack = attack
+        self._attack, self._benign = attack, benign
 
     @functools.cached_property
     def data_hash(self) -> str:
@@ -89,7 +93,10 @@ class AgentDojoEnvironment(Environment[OfficeState]):
             "/".join(filter(None, (name, task_id, injection_id))): (suite, task_id, injection_id)
             for name, suite in self._suites.items()
             for task_id in suite.found.user_tasks
-            for injection_id in (suite.found.injection_tasks if attacked else (None,))
+            for injection_id in (
+                *(suite.found.injection_tasks if attacked else ()),
+                *((None,) if self._benign or not attacked else ()),
+            )
         }
         for key in in_order(places, seed):
             suite, task_id, injection_id = places[key]
@@ -97,7 +104,8 @@ class AgentDojoEnvironment(Environment[OfficeState]):
                 yield self._task(key, suite, task_id, injection_id)
 
     async def start(self, context: EpisodeContext[OfficeState]) -> OfficeState:
-        context.info.update(success=False, utility=False, injected=False)
+        attacked = cast(Mapping[str, str], context.task.answer)["injection"] is not None
+        context.info.update(success=False, utility=False, injected=False, measures=_measures(attacked, False, False))
         return await asyncio.to_thread(self._new_state, context.task)
 
     async def toolbox(self, context: EpisodeContext[OfficeState]) -> Tools:
@@ -113,6 +121,7 @@ class AgentDojoEnvironment(Environment[OfficeState]):
                 utility=utility,
                 injected=injected,
                 success=utility and not injected,
+                measures=_measures(context.state.injection_id is not None, utility, injected),
                 weak_check=context.state.suite.is_weak(context.state.task_id),
             )
 
@@ -145,6 +154,7 @@ class AgentDojoEnvironment(Environment[OfficeState]):
             prompt=prompt,
             answer={"suite": suite.name, "task": task_id, "injection": injection_id, "data": self.data_hash},
             split="test",
+            category=suite.name,
         )
 
     def _new_state(self, task: Task) -> OfficeState:
@@ -170,6 +180,13 @@ class AgentDojoEnvironment(Environment[OfficeState]):
     @functools.cached_property
     def _instructions(self) -> str:
         return read_instructions(self._package)
+
+
+def _measures(attacked: bool, utility: bool, injected: bool) -> dict[str, Json]:
+    """The names of the benchmark's own table."""
+    if not attacked:
+        return {"utility": utility}
+    return {"utility_under_attack": utility, "targeted_attack_success": injected}
 
 
 def _check(state: OfficeState, said: str) -> tuple[bool, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import threading
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from agentgym.errors import UserError, nearest
+from agentgym.python_syntax import parse_expression
 from agentgym.tools import ToolError
 from agentgym_envs.benchmarks.functions import Functions
 from agentgym_envs.benchmarks.package import BenchmarkPackage
@@ -106,7 +108,8 @@ class Suite:
     def call(self, world: Any, name: str, arguments: Mapping[str, Any]) -> str:
         """One call, as text. Raises ToolError with one line for what was wrong with it."""
         runtime = self.runtime.FunctionsRuntime(self.found.tools)
-        value, error = runtime.run_function(world, name, dict(arguments))
+        given = {key: _as_list(value) for key, value in arguments.items()}
+        value, error = runtime.run_function(world, name, given)
         if error is not None:
             raise ToolError(f"Error: {' '.join(str(error).split())}")
         text: str = self.as_text(value)
@@ -149,6 +152,15 @@ class Suite:
     def recorded(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """A call as the checks read it."""
         return self.runtime.FunctionCall(function=name, args=dict(arguments))
+
+
+def _as_list(value: Any) -> Any:
+    """The package's rule: a text that is a list's literal is that list."""
+    try:
+        read = ast.literal_eval(parse_expression(value.lstrip())) if isinstance(value, str) else None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
+    return read if isinstance(read, list) else value
 
 
 def _not_found(what: str, error: Exception) -> bool:
