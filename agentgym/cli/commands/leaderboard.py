@@ -153,7 +153,7 @@ def _unfinished(found: Evaluations) -> list[str]:
         return []
     count = len(found.unfinished)
     one = found.unfinished[0] + (f" and {count - 1} more" if count > 1 else "")
-    return [f"left out, since not finished: {one}"]
+    return [f"left out, since not finished, or a shard that is not merged: {one}"]
 
 
 def _nothing(found: Evaluations) -> str:
