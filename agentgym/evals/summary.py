@@ -141,9 +141,12 @@ def files_of(folder: Path, step: int) -> tuple[str, ...]:
     return f"{base}.json", f"{base}.jsonl.gz", *(f"{folder}/{name}" for name in names)
 
 
-def evaluation_summary(folder: RunFolder, step: int) -> EvaluationSummary | None:
+def evaluation_summary(
+    folder: RunFolder, step: int, *, within: Sequence[Path] | None = None
+) -> EvaluationSummary | None:
     """The summary of a folder's evaluation of a step; None while it is not finished, and for a shard of one.
 
+    within: as `summary_of` takes it.
     Raises UserError for files that can't be read, or that another version wrote.
     """
     record = read_record(folder, step)
@@ -152,7 +155,8 @@ def evaluation_summary(folder: RunFolder, step: int) -> EvaluationSummary | None
         return None
     path = folder.evaluation_file(step, ".json")
     try:
-        return summary_of(folder, step, setup, result, _index(folder.episode_file(step, evaluation=True)))
+        index = _index(folder.episode_file(step, evaluation=True))
+        return summary_of(folder, step, setup, result, index, within=within)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise UserError(f"can't read the evaluation {path}: {type(error).__name__}: {error}") from None
 
@@ -164,11 +168,11 @@ def summary_of(
     result: Mapping[str, Any],
     index: FileIndex | None,
     *,
-    within: Path | None = None,
+    within: Sequence[Path] | None = None,
 ) -> EvaluationSummary:
     """The summary of an evaluation's record and the index of its episodes.
 
-    within: the run of a checkpoint that was measured is not looked up outside of this folder; None: anywhere.
+    within: the run of a checkpoint that was measured is not looked up outside of these folders; None: anywhere.
     Raises KeyError, TypeError, ValueError, AttributeError, OSError or UserError for what another version wrote.
     """
     config = folder.load_config() if (folder.path / "config.yaml").is_file() else {}
@@ -202,7 +206,9 @@ def summary_of(
     )
 
 
-def _policy(folder: RunFolder, step: int, config: Mapping[str, object], within: Path | None) -> dict[str, Any]:
+def _policy(
+    folder: RunFolder, step: int, config: Mapping[str, object], within: Sequence[Path] | None
+) -> dict[str, Any]:
     """What was measured: a checkpoint, in its run's folder or elsewhere, or a model that no run made."""
     model = str(value_at(config, "model.path") or "")
     found = _CHECKPOINT.fullmatch(model)
@@ -213,9 +219,9 @@ def _policy(folder: RunFolder, step: int, config: Mapping[str, object], within: 
     if found:
         places = [run, folder.path.parent.parent / run]
         if within is not None:
-            places = [one for one in places if one.resolve().is_relative_to(within.resolve())]
-        run = next((one for one in places if (one / "config.yaml").is_file()), run)
-        config = read_yaml(run / "config.yaml") if (run / "config.yaml").is_file() else config
+            places = [one for one in places if any(one.resolve().is_relative_to(root.resolve()) for root in within)]
+        if there := [one for one in places if (one / "config.yaml").is_file()]:
+            run, config = there[0], read_yaml(there[0] / "config.yaml")
         base = str(value_at(config, "model.path") or "")
         model = "" if base == model else base  # unknown once the run is gone
     seed = value_at(config, "sft.seed" if "sft" in config else "loop.seed")

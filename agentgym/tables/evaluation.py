@@ -116,7 +116,7 @@ def _head(
         raise Problem("broken", f"the evaluation of step {step} does not say what it plays")
     try:
         summary = summary_of(
-            run.folder, step, setup, result or _so_far(index, tasks), index, within=run.location.root.path
+            run.folder, step, setup, result or _so_far(index, tasks), index, within=[run.location.root.path]
         )
         planned = len(Shard.read(setup.get("shard", "")).tasks(setup["num_tasks"])) * setup["samples_per_task"]
     except (UserError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from agentgym.errors import UserError, nearest
 from agentgym.evals.statistics import run_difference
-from agentgym.evals.summary import EvaluationSummary
+from agentgym.evals.summary import EvaluationSummary, PassShare, Share
 
 Cell: TypeAlias = "str | int | float | None"
 SUCCESS, REWARD = "success", "reward"
@@ -103,7 +103,8 @@ class Row:
         metrics = {SUCCESS: SUCCESS, **{f"pass@{k}": f"pass@{k}" for k in ks}, REWARD: REWARD}
         for name, metric in {**metrics, **{f"reward.{name}": name for name in rewards}}.items():
             one = self.figure(metric)
-            found |= {name: one and one.value, f"{name}_low": one and one.low, f"{name}_high": one and one.high}
+            values = (one.value, one.low, one.high) if one else (None, None, None)
+            found |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
         successes = [one.success.num_successes if one.success else None for one in members]
         return {
             **found,
@@ -136,16 +137,13 @@ class Row:
 
 
 def _figure(one: EvaluationSummary, metric: str) -> Figure | None:
-    if metric == SUCCESS:
-        share = one.success
-        return share and Figure(value=share.value, low=share.low, high=share.high)
+    share: Share | PassShare | None = one.success
     if SHARE.fullmatch(metric):
-        k = int(metric.removeprefix("pass@"))
-        passed = next((each for each in one.pass_at if each.k == k), None)
-        return passed and Figure(value=passed.value, low=passed.low, high=passed.high)
-    name = "" if metric == REWARD else metric
-    reward = next((each for each in one.rewards if each.name == name), None)
-    return reward and Figure(value=reward.mean, low=reward.low, high=reward.high)
+        if metric != SUCCESS:
+            share = next((each for each in one.pass_at if f"pass@{each.k}" == metric), None)
+        return None if share is None else Figure(value=share.value, low=share.low, high=share.high)
+    reward = next((each for each in one.rewards if each.name == ("" if metric == REWARD else metric)), None)
+    return None if reward is None else Figure(value=reward.mean, low=reward.low, high=reward.high)
 
 
 def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> list[Row]:
@@ -269,7 +267,7 @@ def _ordered(rows: Sequence[Row], metric: str, sort: str) -> tuple[Row, ...]:
 
     found = [(value(row), row) for row in rows]
     known = [(one, row) for one, row in found if one is not None]
-    known.sort(key=lambda pair: (isinstance(pair[0], str), pair[0], pair[1].policy), reverse=down)  # type: ignore
+    known.sort(key=lambda pair: (isinstance(pair[0], str), pair[0], pair[1].policy), reverse=down)
     return tuple(row for _, row in [*known, *((one, row) for one, row in found if one is None)])
 
 
@@ -318,6 +316,33 @@ def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tup
     return ("policy", *names), cells
 
 
+def leaderboard_json(summaries: Sequence[EvaluationSummary], ids: Mapping[str, str]) -> dict[str, object]:
+    """`/api/leaderboard`. ids: of runs in links, by their folder. Rows are evaluations (`joined` if they are also part
+    of a row of seeds), and rows of seeds (of `num_runs`)."""
+    joined, each = rows_of(summaries), rows_of(summaries, seeds=False)
+    groups = [row for row in joined if len(row.members) > 1]
+    among = {(one.folder, one.file_step) for row in groups for one in row.members}
+    ks, rewards = names_of(each)
+    rows = [
+        {
+            **row.flat(ks, rewards),
+            "tags": row.tags,
+            "environment": row.first.environment,
+            "tokens_mean": row.tokens,
+            "time": max(one.time for one in row.members),
+            "runs": [{"id": ids[one.folder], "step": one.file_step, "name": one.policy} for one in row.members],
+            "joined": len(row.members) == 1 and (row.first.folder, row.first.file_step) in among,
+        }
+        for row in (*each, *groups)
+    ]
+    parts = [
+        {"benchmark": part.rows[0].first.benchmark, "version": part.rows[0].first.version, "metric": part.metric,
+         "count": len(part.rows), "notes": part.notes}
+        for part in (sections(joined) if joined else ())
+    ]  # fmt: skip
+    return {"rows": rows, "sections": parts, "ks": ks, "rewards": rewards, "notes": versions_note(joined)}
+
+
 def versions_note(rows: Iterable[Row]) -> list[str]:
     """Which environments are here in several versions."""
     versions: dict[str, set[int]] = {}
@@ -334,7 +359,7 @@ def versions_note(rows: Iterable[Row]) -> list[str]:
 def _notes(rows: Sequence[Row], metric: str) -> tuple[str, ...]:
     members = [one for row in rows for one in row.members]
     found = []
-    differs = {
+    differs: dict[str, set[int]] = {
         "tasks": {one.num_tasks for one in members},
         "samples a task": {one.samples_per_task for one in members},
         "eval.seed": {one.seed for one in members},

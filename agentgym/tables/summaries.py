@@ -71,14 +71,17 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _runs_in(folder / name, depth - 1)
 
 
-def read_evaluations(runs: Sequence[Path], cache: Path | None) -> Evaluations:
-    """The evaluations of runs. cache: a folder for what was read; None reads all of it again."""
+def read_evaluations(runs: Sequence[Path], cache: Path | None, within: Sequence[Path] | None = None) -> Evaluations:
+    """The evaluations of runs. cache: a folder for what was read; None reads all of it again.
+
+    within: as `summary_of` takes it.
+    """
     parents: dict[Path, list[Path]] = {}
     for run in runs:
         parents.setdefault(run.parent, []).append(run)
     entries: dict[Path, dict[str, Any]] = {}
     for parent, some in parents.items():
-        entries |= _read_parent(parent, some, cache)
+        entries |= _read_parent(parent, some, cache, within)
     found = [(run, entries[run]) for run in runs]
     return Evaluations(
         summaries=tuple(
@@ -90,14 +93,16 @@ def read_evaluations(runs: Sequence[Path], cache: Path | None) -> Evaluations:
     )
 
 
-def _read_parent(parent: Path, runs: Sequence[Path], cache: Path | None) -> dict[Path, dict[str, Any]]:
-    path = None if cache is None else cache / f"summaries-{_key(parent)}.json"
+def _read_parent(
+    parent: Path, runs: Sequence[Path], cache: Path | None, within: Sequence[Path] | None
+) -> dict[Path, dict[str, Any]]:
+    path = None if cache is None else cache / f"summaries-{_key(parent, *(within or ()))}.json"
     kept = {} if path is None else _load(path)
     entries, now, fresh = {}, time.time_ns(), {}
     for run in runs:
         entry = kept.get(run.name)
         if entry is None or _stamps(run, entry) != entry["stamps"]:
-            entry = _read_run(run)
+            entry = _read_run(run, within)
             if all(stamp is None or stamp[2] < now - SETTLED_NS for stamp in entry["stamps"]):
                 fresh[run.name] = entry
         entries[run] = entry
@@ -107,14 +112,14 @@ def _read_parent(parent: Path, runs: Sequence[Path], cache: Path | None) -> dict
     return entries
 
 
-def _read_run(run: Path) -> dict[str, Any]:
+def _read_run(run: Path, within: Sequence[Path] | None) -> dict[str, Any]:
     """What is kept of a run. stamps: taken before anything is read, so that a later change is noticed."""
     folder = RunFolder(run, None)
     entry: dict[str, Any] = {"steps": _steps(run), "made_by": [], "of": [], "unfinished": [], "broken": []}
     stamps = _stamps(run, entry)
     for step in entry["steps"]:
         try:
-            found = evaluation_summary(folder, step)
+            found = evaluation_summary(folder, step, within=within)
         except UserError as error:
             entry["broken"].append(str(error))
             continue
@@ -128,10 +133,13 @@ def _read_run(run: Path) -> dict[str, Any]:
 
 
 def _steps(run: Path) -> list[int]:
-    try:
-        return sorted(int(match[1]) for path in (run / "evals").iterdir() if (match := _RECORD.fullmatch(path.name)))
-    except OSError:
-        return []
+    """Of the evaluations, not by links."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(run / "evals") as entries:
+        if not (run / "evals").is_symlink():
+            names = [one.name for one in entries if one.is_file(follow_symlinks=False)]
+            found = [int(match[1]) for name in names if (match := _RECORD.fullmatch(name))]
+    return sorted(found)
 
 
 def _stamps(run: Path, entry: dict[str, Any]) -> list[Stamp]:
@@ -149,8 +157,8 @@ def _stamp(path: str) -> Stamp:
     return [found.st_ino, found.st_size, found.st_mtime_ns]
 
 
-def _key(parent: Path) -> str:
-    return hashlib.blake2b(os.fsencode(parent.resolve()), digest_size=12).hexdigest()
+def _key(*folders: Path) -> str:
+    return hashlib.blake2b(b"\0".join(os.fsencode(one.resolve()) for one in folders), digest_size=12).hexdigest()
 
 
 def _code() -> list[Stamp]:

@@ -28,11 +28,13 @@ from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_jso
 from agentgym.tables.episode import NO_TOKENIZER, episode_json
 from agentgym.tables.episode_search import group_json, search, whole
 from agentgym.tables.evaluation import evaluation_json
+from agentgym.tables.leaderboard import leaderboard_json
 from agentgym.tables.problems import Problem
 from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.roots import Roots
 from agentgym.tables.run import Run
 from agentgym.tables.steering import ask
+from agentgym.tables.summaries import read_evaluations
 from agentgym.tables.summary import run_row
 from agentgym.view.bundle import Bundle
 from agentgym.view.journal import events_json, log_json
@@ -140,6 +142,15 @@ class View:
     def compare(self, request: Request) -> Any:
         return compare_json(*(self._side(_given(request, name)) for name in ("a", "b")))
 
+    def ranked(self, request: Request) -> Any:
+        return self.leaderboard()
+
+    def leaderboard(self) -> dict[str, Any]:
+        ids = {str(location.path): location.id for location in self.roots.locations()}
+        roots = [root.path for root in self.roots.roots]
+        found = read_evaluations([Path(path) for path in ids], self.cache, roots)
+        return leaderboard_json(found.summaries, ids)
+
     def sides(self, request: Request) -> Any:
         return sides_json(self.runs())
 
@@ -208,6 +219,7 @@ def _routes(view: View, page: Path) -> list[Route | Mount]:
         f"{run}/diff": view.diff,
         "/api/compare": view.compare,
         "/api/compare/sides": view.sides,
+        "/api/leaderboard": view.ranked,
         "/api/reports": view.reports,
         "/api/reports/{report:path}": view.report,
     }

@@ -59,6 +59,7 @@ class Export:
             raise UserError("there is no run to export; give a run, or a folder that holds some")
         self._add("/api/runs", lambda: {"runs": [run_row(run) for run in runs]})
         self._add("/api/compare/sides", lambda: sides_json(runs))
+        self._add("/api/leaderboard", self.view.leaderboard)
         reports = reports_json(self.view.roots)
         self._add("/api/reports", lambda: reports)
         for one in reports["reports"]:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.browser
 VIEWS = {
     "run": ".curve canvas",
     "runs": "main table",
-    "leaderboard": "main h1",
+    "leaderboard": "main table",
     "episodes": "tr[data-row]",
     "group?source=train&step=40&group=9000": ".side-by-side article",
     f"episode?key={TOOLS}&diff=train-40-4": ".diff .message",
