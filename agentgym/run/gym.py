@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -250,18 +251,21 @@ def refuse_long_prompts(
     It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are; they are all
     counted where training does not follow.
     """
-    positions = check_positions(recipe) if here else None
+    positions = positions_of(local_folder(recipe.model.path)) if here else None
     most = SAMPLED_TASKS if training else recipe.eval.tasks
     environment, _, train, test = prepare(recipe, registry, training=training, here=here, num_test=most)
     splits = train, test[:SAMPLED_TASKS]
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
-    room = recipe.rollout.max_episode_tokens - TEMPLATE_TOKENS - len(str(tools or "").encode())
+    limit = min(recipe.rollout.max_episode_tokens, positions or sys.maxsize)
+    room = limit - TEMPLATE_TOKENS - len(str(tools or "").encode())
     folder = None if longest < room else local_folder(recipe.model.path)
     if folder is not None:
         renderer = open_renderer(recipe.model, folder, registry)
         for tasks in filter(None, splits):
             _check_prompts(recipe, renderer, tasks, tools, positions)
+    if here:
+        check_positions(recipe)  # after the prompts: its advice is to be of use to them
     all_drawn = len(test) < most or recipe.eval.tasks <= most
     return HeldOut.of(environment, recipe.eval.tasks, len(test) if all_drawn else None)
 
@@ -273,23 +277,30 @@ def _check_prompts(
 
     positions: of the model, which no setting can raise; None where they are unknown.
     """
-    limit = recipe.rollout.max_episode_tokens
+    limit = min(recipe.rollout.max_episode_tokens, positions or sys.maxsize)
     lengths = [len(renderer.prompt(task.prompt, tools)) for task in tasks]
-    if max(lengths) < limit:
-        return
     longest = max(lengths)
+    if longest < limit:
+        return
     task = tasks[lengths.index(longest)]
     num = sum(length >= limit for length in lengths)
-    wanted = min(longest + recipe.rollout.max_turn_tokens, positions or 1 << 40)
-    advice = (
-        f"Set rollout.max_episode_tokens to at least {wanted}, generator.max_model_len and trainer.seq_len to no less, "
-        "or choose shorter tasks"
-    )
+    given = f"rollout.max_episode_tokens is {recipe.rollout.max_episode_tokens}"
     if positions is not None and longest >= positions:
-        advice = f"The model has {positions} positions, so no setting helps: take a model with more, or shorter tasks"
+        given = f"the model has {positions} positions"
+        advice = "No setting helps: take a model with more positions, or shorter tasks"
+    else:
+        most = positions or sys.maxsize
+        wanted = min(longest + recipe.rollout.max_turn_tokens, most)
+        limits = {
+            "rollout.max_episode_tokens": recipe.rollout.max_episode_tokens,
+            "generator.max_model_len": recipe.generator.max_model_len,
+            "trainer.seq_len": recipe.trainer.seq_len,
+        }
+        flags = " ".join(f"--{name} {wanted}" for name, value in limits.items() if not wanted <= value <= most)
+        advice = f"Give {flags}, or choose shorter tasks"
     raise UserError(
-        f"task {task.task_id!r} has a prompt of {longest} tokens, but rollout.max_episode_tokens is {limit}, so the "
-        f"agent could say nothing ({num} of the first {len(tasks)} tasks of the {task.split} split). {advice}"
+        f"task {task.task_id!r} has a prompt of {longest} tokens, but {given}, so the agent could say nothing ({num} "
+        f"of the first {len(tasks)} tasks of the {task.split} split). {advice}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,17 +40,21 @@ async def test_a_task_that_does_not_fit_is_refused_by_name_with_what_to_set(
         await opening
     said = str(error.value)
     assert f"task '{long_in}-7'" in said and "rollout.max_episode_tokens is 512" in said
-    assert "1 of the first" in said and "generator.max_model_len" in said and "trainer.seq_len" in said
+    assert "1 of the first" in said and "--trainer.seq_len 1024" in said
 
 
 def test_a_dry_run_measures_prompts_too_where_the_tokenizer_is_here(lab, tmp_path: Path) -> None:
     registry = PluginRegistry.discover()
-    for words, advice in (("1100", "The model has 1024 positions, so no"), ("900", "to at least 1024, generator")):
+    for words, advice in (("1100", "the model has 1024 positions.* No setting helps"), ("900", "Give --rollout")):
         path = tmp_path / f"long{words}.py"
         path.write_text(SOURCE.replace("SPLIT", "train").replace("900", words))
         given = f"env.name={path}:Long"
-        with pytest.raises(UserError, match=rf"task 'train-7' has a prompt of \d+ tokens.*{advice}"):
-            refuse_long_prompts(lab.recipe(given, "eval.tasks=20"), registry)
-    lengths = ("rollout.max_episode_tokens=1024", "generator.max_model_len=1024", "trainer.seq_len=1024")
+        with pytest.raises(UserError, match=rf"task 'train-7' has a prompt of \d+ tokens.*{advice}") as error:
+            refuse_long_prompts(lab.recipe(given, "eval.tasks=20", "generator.max_model_len=4000"), registry)
+    lengths = [" ".join(one).replace(" ", "=") for one in re.findall(r"--(\S+) (\d+)", str(error.value))]
+    fitting = ["rollout.max_episode_tokens=1024", "generator.max_model_len=1024", "trainer.seq_len=1024"]
+    assert lengths == fitting  # and so of use for this model
     refuse_long_prompts(lab.recipe(given, "eval.tasks=20", *lengths), registry)
+    with pytest.raises(UserError, match=r"give --generator.max_model_len 1024 --rollout.max_episode_tokens 1024"):
+        refuse_long_prompts(lab.recipe(given, "eval.tasks=20", *lengths, "generator.max_model_len=4000"), registry)
     refuse_long_prompts(lab.recipe(given, "eval.tasks=20", "model.path=nobody/out-of-reach"), registry)

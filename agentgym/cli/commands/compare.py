@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentgym.cli.commands.eval import add_eval_arguments, eval_flags, refuse_server_options
 from agentgym.cli.comparing import Plan, Side, find_rows, ordered, plan_sides, training_seed, unfinished
 from agentgym.cli.comparison_text import OTHER_REWARDS, show_differing, show_many, show_runs, show_sides
-from agentgym.cli.evaluating import new_name, run_evaluation
+from agentgym.cli.evaluating import check_playable, new_name, run_evaluation
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.recipes import add_recipe_arguments
 from agentgym.cli.rescoring import scored_by
@@ -85,6 +85,9 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     plans = [plan_sides(sides, eval_flags(arguments), arguments, shell) for sides in rows]
     if arguments.dry_run:
         return _show_plan([plan for row in plans for plan in row], arguments, shell)
+    for plan in (plan for row in plans for plan in row):
+        if plan.finished is not None and not plan.side.saved:
+            check_playable(plan.finished)  # before the first is played
     reporter = choose_reporter(shell, "compare", as_json=arguments.json, plain=True)
     with contextlib.closing(reporter):
         played = [_played(row, arguments, reporter, shell) for row in plans]

@@ -29,7 +29,6 @@ from agentgym.components import name_of
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.policies.outside.config import served_name
-from agentgym.run.positions import check_positions
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord, run_path
 
 DESCRIPTION = """
@@ -154,8 +153,7 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     name = arguments.name or new_name(policy, recipe)
     if arguments.dry_run or arguments.check:
         return _show_plan(finished, name, arguments, shell)
-    if served_name(recipe.model.path) is None:
-        check_positions(recipe)  # before torch is imported
+    check_playable(finished)  # before torch is imported
     with RunFolder.create(recipe.logging.evals_dir, name, numbered=arguments.name is None) as folder:
         return _measure(finished, folder, arguments, shell, before=None)
 
