@@ -48,6 +48,7 @@ PLACEHOLDERS = {
     "MODEL": "builtin:tiny",
     "COMMAND": "envs",
     "FOLDER": ".",
+    "FILE": str(ROOT / "tests" / "data" / "humaneval_shaped.jsonl"),
     "A": "runs/NAME",
     "B": "runs/OTHER",
     "A1,A2,A3": "runs/A1,runs/A2,runs/A3",
