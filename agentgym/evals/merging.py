@@ -148,11 +148,10 @@ def _rows(parts: Sequence[_Part], setup: EvalSetup) -> list[list[Episode]]:
 
 def _merged_result(parts: Sequence[_Part], result: EvalResult) -> EvalResult:
     """With what the shards took together: sums of tokens, costs and counts; of a sandbox's times the longest."""
-    usage: dict[str, float] = {}
-    metrics: dict[str, float] = {}
+    usage, metrics = dict[str, float](), dict[str, float]()
     for part in parts:
-        usage = {key: usage.get(key, 0) + value for key, value in part.result.usage.items()}
         own = part.result.sandbox_metrics
+        usage |= {key: usage.get(key, 0) + value for key, value in part.result.usage.items()}
         for key, value in own.items():
             counts = key.endswith("_total") or f"{key}_total" in own
             metrics[key] = metrics.get(key, 0) + value if counts else max(metrics.get(key, 0), value)
