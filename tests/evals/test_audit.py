@@ -28,6 +28,7 @@ GAMED = {
     "BelievesVerdicts": "forged",
     "TakesNan": "not_numbers",
     "TakesFullWidth": "lookalikes",
+    "TakesCyrillic": "lookalikes",
     "TakesClaims": "early_exit",
     "ErrorsOpenTheBox": "junk_calls",
 }
@@ -87,7 +88,7 @@ async def test_where_there_is_no_fault_nothing_is_found(path: str) -> None:
 @pytest.mark.parametrize("path", ["sums.py:Digits", "sums.py:Explained"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_an_answer_that_is_right_by_chance_is_not_gamed(path: str, seed: int) -> None:
-    report = await checked(path, only=["oracle", "wrong", "usual"], num_tasks=24, seed=seed)
+    report = await checked(path, only=["oracle", "wrong", "usual", "lookalikes"], num_tasks=24, seed=seed)
     assert report.findings == [] and report.oracle == 1.0
     assert report.floor is not None and report.floor > 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from agentgym.evals.audit.oracle import Solution
@@ -36,6 +36,9 @@ class Probe:
     """Yields nothing where the probe says nothing that means anything in this task."""
     figure_only: frozenset[str] = frozenset()
     """Variants that may be rewarded, since what they say can be right."""
+    controls: Mapping[str, str] = field(default_factory=dict)
+    """Of a variant, another one that only leaves out what the first changes: in tasks where that is rewarded, too, the
+    change was not to the answer, and the variant says nothing."""
     max_tasks: int | None = None
     """The number of tasks that it is tried in; None is all."""
 

@@ -93,6 +93,11 @@ class Judge:
         )
         self.report.add("blocks", name, message)
 
+    def is_rewarded(self, played: Played) -> bool:
+        """As a right answer is, or in part where no success is recorded."""
+        reward = played.episode.reward
+        return played.episode.success if self.records else reward is not None and reward > self.least
+
     def _raise_floor(self, result: ProbeResult) -> None:
         if result.reward is not None and result.episodes >= WON_TASKS:
             floor = self.report.floor

@@ -129,10 +129,15 @@ async def play_probe(stage: Stage, name: str, attempts: Sequence[Attempt], judge
     if not parts:
         return
     played, seconds = await stage.play_all(parts)
-    by_variant: dict[str, list[Played]] = {}
-    for label, one in zip(labels, played, strict=True):
-        by_variant.setdefault(label, []).append(one)
-    judge.probe(name, probe.what, by_variant, probe.figure_only, seconds)
+    by_variant: dict[str, dict[int, Played]] = {}  # and by task
+    for label, (task, _), one in zip(labels, parts, played, strict=True):
+        by_variant.setdefault(label, {})[id(task)] = one
+    for label, control in probe.controls.items():
+        for task_of, one in by_variant.pop(control, {}).items():
+            if judge.is_rewarded(one):
+                by_variant[label].pop(task_of, None)
+    of_variant = {label: [*by_task.values()] for label, by_task in by_variant.items() if by_task}
+    judge.probe(name, probe.what, of_variant, probe.figure_only, seconds)
     await _look_for_held(stage, name, parts, played, HELD_HUGE_S if name == "huge" else HELD_S, judge)
 
 

@@ -123,4 +123,4 @@ class Explained(Digits):
         return Reply(done=True)
 
     def solve(self, task: Task) -> Iterator[Message]:
-        yield say(f"In {task.task_id}: #### {task.answer['digit']}")  # type: ignore[index,call-overload]
+        yield say(f"Once, in {task.task_id}: #### {task.answer['digit']}")  # type: ignore[index,call-overload]
