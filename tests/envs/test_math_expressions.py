@@ -27,6 +27,7 @@ RIGHT = [
     ("-\\frac{1}{2}", "\\frac{-1}{2}"),
     ("1024", "1{,}024"),
     ("1024", "x = 1024"),
+    ("14,\\!400", "x = 14,\\!400"),
     ("90", "90^\\circ"),
     ("5", "5\\text{ inches}"),
     ("50\\%", "50"),
@@ -83,6 +84,8 @@ async def test_other_expressions_lists_and_calculations_are_wrong(judge: Judge, 
 async def test_a_formula_of_the_question_is_no_answer(judge: Judge, question: str, gold: str, echo: str) -> None:
     assert await judge.is_right(gold, gold, question) and not await judge.is_right(gold, echo, question)
     assert await judge.is_right(gold, echo) is ("log" not in echo)  # elsewhere it would be, but for a calculation
+    drawn = f"[asy] draw(({echo}, 0)); [/asy]"
+    assert await judge.is_right(gold, echo, drawn) is ("log" not in echo), "a drawing asks for nothing"
 
 
 async def test_a_bomb_is_wrong_and_the_next_answer_is_judged(judge: Judge) -> None:

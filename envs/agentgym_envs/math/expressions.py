@@ -24,7 +24,8 @@ _SEPARATOR: Final = re.compile(r"[,;]|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:an
 _BOTH_SIGNS: Final = re.compile(r"\\pm(?![a-zA-Z])")
 _SET: Final = re.compile(r"^\\\{(.*)\\\}$", re.DOTALL)
 _PAIR: Final = re.compile(r"(?:\\left\s*)?\(([^()]*?)(?:\\right\s*)?\)", re.DOTALL)
-_THOUSANDS_COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS_COMMA: Final = re.compile(r"(?<=[0-9]),(?:\\! ?)?(?=[0-9]{3}(?![0-9]))")
+_DRAWING: Final = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)  # of a question: its numbers are no formula
 
 
 class Judge:
@@ -72,7 +73,7 @@ def by_text(gold: str, answer: str, tolerance: float = 0.0, question: str = "") 
     said = stated(gold, answer)
     if said is None:
         return False
-    asked = simplified(question)
+    asked = simplified(_DRAWING.sub("", question))
     if ("=" in answer and simplified(answer) in asked) or (_operations(said) and simplified(said) in asked):
         return False
     right = plain_number(gold)
