@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_a_built_config_survives_mapping_and_yaml() -> None:
     assert config.build(Car, config.to_mapping(car)) == car
     text = yaml.dump_yaml(config.to_mapping(car))
     assert config.build(Car, yaml.parse_yaml(text, where="here")) == car  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb:\n- 2\n- c: 3\n", "a: |\n  b: 1\n\n  c\nb: 2\n", "a: x\n  y\nb: 1\n", "null: 1\nb: 2\n",
+        "a: 1\na: 2\n", "null: 1\nNull: 2\n", "a: &x 1\nb: *x\n", "a: 1\n...\nb: 2\n", "a: 1\n---\nb: 2\n",
+        'a: "x\nb: y"\n', "a: {x: 1,\nb: 2}\n", "a: 1\nb: [\n", "",
+    ],
+)  # fmt: skip
+def test_a_text_that_is_parsed_by_its_sections_is_what_it_is_as_a_whole(text: str) -> None:
+    def read(text: str) -> str:
+        try:
+            return repr(yaml.parse_yaml(text, where="here"))
+        except UserError as error:
+            return re.sub(r"line \d+", "line", str(error))
+
+    assert read(text) == read(f"--- # in one piece\n{text}")
 
 
 def test_the_default_recipe_survives_yaml() -> None:
