@@ -11,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym.cli.evaluating import base_recipe, check_playable, few
+from agentgym.cli.evaluating import base_recipe, check_playable
 from agentgym.cli.failures import explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
 from agentgym.cli.logs import warnings_to
 from agentgym.cli.recipes import finish
 from agentgym.cli.results import figure, interval
 from agentgym.commands.stopping import run_until_stopped
+from agentgym.commands.text import few
 from agentgym.errors import UserError
 from agentgym.runs.curve import write_checkpoints_png
 from agentgym.runs.folder import RunFolder

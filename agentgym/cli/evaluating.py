@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +14,7 @@ from agentgym.cli.recipes import Finished, finish, read_recipe
 from agentgym.cli.recording import Drive, default_name, recorded
 from agentgym.cli.trust import trusted
 from agentgym.commands.shell import Shell
+from agentgym.commands.text import few
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
@@ -28,9 +29,6 @@ from agentgym.yaml import read_yaml
 if TYPE_CHECKING:
     from agentgym.cli.jobs import Jobs
     from agentgym.evals.play import EvalResult
-
-
-SHOWN = 8  # checkpoints that an error names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +78,6 @@ def _refuse_unnamed(given: str, run: Path) -> NoReturn:
         "folders, the run for its last, or the run and --every-checkpoint; a folder of another name can be measured "
         "outside of the run"
     )
-
-
-def few(names: Sequence[object]) -> str:
-    """The names, the middle left out where they are many."""
-    shown = [*map(str, names)]
-    return ", ".join(shown if len(shown) <= SHOWN else [*shown[: SHOWN - 2], "...", shown[-1]])
 
 
 def base_recipe(

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+MAX_NAMES = 8  # of a list in a message
 _COMMAND = re.compile(r"`([^`]+)`")
 
 
@@ -28,6 +29,12 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 def _is_number(cell: str) -> bool:
     return not cell.strip("+-0123456789.,%einfa ") and bool(cell)
+
+
+def few(names: Sequence[object]) -> str:
+    """The names, the middle left out where they are many."""
+    shown = [*map(str, names)]
+    return ", ".join(shown if len(shown) <= MAX_NAMES else [*shown[: MAX_NAMES - 2], "...", shown[-1]])
 
 
 def memory(gib: float) -> str:

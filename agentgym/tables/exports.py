@@ -33,6 +33,7 @@ def to_latex(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) 
     lines = [" & ".join(map(_escaped, line)) + r" \\" for line in (header, *cells)]
     return "\n".join(
         [
+            r"% \usepackage{booktabs}",
             r"\begin{table}",
             rf"\caption{{{_escaped(title)}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",

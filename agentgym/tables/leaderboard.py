@@ -40,12 +40,12 @@ class Row:
     @property
     def policy(self) -> str:
         first, count = self.first, len(self.members)
-        agent = f" with {first.agent}" if first.agent != "chat" else ""
+        how = (f" with {first.agent}" if first.agent != "chat" else "") + ", greedy" * first.greedy
         if count == 1:
-            return first.policy + agent
+            return first.policy + how
         names = {_SEED.sub("", one.run) for one in self.members}
         name = names.pop() if len(names) == 1 else f"{first.run} and {count - 1} more"
-        return f"{name} step {first.step}{agent}, {count} seeds"
+        return f"{name} step {first.step}{how}, {count} seeds"
 
     @property
     def section(self) -> tuple[str, int]:
@@ -289,7 +289,7 @@ def table(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tupl
         "tokens/episode": lambda row: "-" if row.tokens is None else f"{row.tokens:.0f}",
         "s/episode": lambda row: "-" if (seconds := row.mean("seconds")) is None else f"{seconds:.2f}",
         "tags": lambda row: " ".join(row.tags) or "-",
-        "note": lambda row: str(row.flat((), ())["note"] or "-"),
+        "note": lambda row: " ".join(str(row.flat((), ())["note"] or "-").split()),
     }
     found = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     kept = [name for name, cells in found.items() if {*cells} - {"-", "0"} or name in ("policy", metric, "n")]

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from agentgym.errors import UserError
 from agentgym.evals import summary
 from agentgym.evals.summary import EvaluationSummary, evaluation_summary, files_of
+from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.tables.roots import DEFAULTS
 
@@ -28,12 +29,13 @@ _RECORD = re.compile(r"step-(\d{1,9})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluations:
-    """What folders hold. num_runs: runs and evaluations in them. unfinished: `FOLDER step N`. broken: a sentence for
-    each evaluation that can't be read."""
+    """What folders hold. num_runs: runs and evaluations in them. unfinished, shards: folders of evaluations that are
+    not finished, or are a shard of one. broken: a sentence for each evaluation that can't be read."""
 
     summaries: tuple[EvaluationSummary, ...]
     num_runs: int
     unfinished: tuple[str, ...]
+    shards: tuple[str, ...]
     broken: tuple[str, ...]
 
 
@@ -88,7 +90,8 @@ def read_evaluations(runs: Sequence[Path], cache: Path | None, within: Sequence[
             replace(EvaluationSummary.from_mapping(one), folder=str(run)) for run, entry in found for one in entry["of"]
         ),
         num_runs=len(runs),
-        unfinished=tuple(f"{run} step {step}" for run, entry in found for step in entry["unfinished"]),
+        unfinished=tuple(str(run) for run, entry in found if entry["unfinished"]),
+        shards=tuple(str(run) for run, entry in found if entry["shards"]),
         broken=tuple(text for _, entry in found for text in entry["broken"]),
     )
 
@@ -115,7 +118,8 @@ def _read_parent(
 def _read_run(run: Path, within: Sequence[Path] | None) -> dict[str, Any]:
     """What is kept of a run. stamps: taken before anything is read, so that a later change is noticed."""
     folder = RunFolder(run, None)
-    entry: dict[str, Any] = {"steps": _steps(run), "made_by": [], "of": [], "unfinished": [], "broken": []}
+    entry: dict[str, Any] = {"steps": _steps(run), "made_by": [], "of": []}
+    entry |= {"unfinished": [], "shards": [], "broken": []}
     stamps = _stamps(run, entry)
     for step in entry["steps"]:
         try:
@@ -124,7 +128,9 @@ def _read_run(run: Path, within: Sequence[Path] | None) -> dict[str, Any]:
             entry["broken"].append(str(error))
             continue
         if found is None:
-            entry["unfinished"].append(step)
+            setup = read_record(folder, step).get("setup")
+            is_shard = isinstance(setup, dict) and setup.get("shard")
+            entry["shards" if is_shard else "unfinished"].append(step)
         else:
             entry["of"].append(found.to_mapping())
             entry["made_by"] += [found.run_dir] if found.run_dir else []

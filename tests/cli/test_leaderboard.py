@@ -192,6 +192,16 @@ def test_only_what_has_changed_is_read_again(eight) -> None:
     assert success().keys() == before.keys() - {"long step 15", "openai:tester"}, "this one is damaged, and read again"
 
 
+def test_what_is_not_finished_and_shards_are_left_out_by_name(eight) -> None:
+    for name, step, change in (("long-5", 5, {"result": None}), ("long-0", 0, {"setup": {"shard": "1/2"}})):
+        path = Path(f"evals/{name}/evals/step-{step:06d}.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    shown = eight("leaderboard", "evals", "--each")
+    assert shown.code == 0 and len(re.findall(r" step |openai", shown.out)) == 6
+    assert "left out, not finished: evals/long-5; agentgym eval --resume" in shown.out
+    assert "left out, shards: evals/long-0; agentgym eval merge" in shown.out
+
+
 def test_versions_are_apart_and_other_tasks_are_named(eight) -> None:
     for name, step, change in (("long-5", 5, {"version": 4}), ("long-0", 0, {"num_tasks": 9})):
         path = Path(f"evals/{name}/evals/step-{step:06d}.json")

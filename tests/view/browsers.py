@@ -39,6 +39,11 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+def _is_wrong(kind: str, text: str) -> bool:
+    """What a slow machine has the browser say is not: the head asks for the first run, which some views do not show."""
+    return kind in ("error", "warning") and "was preloaded using link preload but not used" not in text
+
+
 class Watched:
     """A page and what went wrong in it: uncaught errors, console errors, refused contents, other hosts."""
 
@@ -46,7 +51,7 @@ class Watched:
         self.page, self.url = page, url
         self.wrong: list[str] = []
         page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
-        page.on("console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda said: self.wrong.append(said.text) if _is_wrong(said.type, said.text) else None)
         page.on("request", lambda asked: None if asked.url.startswith((url, "data:")) else self.wrong.append(asked.url))
         page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
 

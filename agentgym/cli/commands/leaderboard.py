@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
+from agentgym.commands.text import few, table_lines
 from agentgym.errors import UserError
 from agentgym.runs.files import writing
 from agentgym.tables.exports import to_csv, to_latex, to_markdown
@@ -127,8 +128,6 @@ def _as_text(
 
 
 def _plain(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    from agentgym.commands.text import table_lines
-
     return "\n".join([title, *table_lines(header, cells)]) + "\n"
 
 
@@ -149,18 +148,17 @@ def _show(
 
 
 def _unfinished(found: Evaluations) -> list[str]:
-    if not found.unfinished:
-        return []
-    count = len(found.unfinished)
-    one = found.unfinished[0] + (f" and {count - 1} more" if count > 1 else "")
-    return [f"left out, since not finished, or a shard that is not merged: {one}"]
+    both = (
+        ("not finished", found.unfinished, "agentgym eval --resume continues one"),
+        ("shards", found.shards, "agentgym eval merge makes one evaluation of them"),
+    )
+    return [f"left out, {what}: {few(folders)}; {advice}" for what, folders, advice in both if folders]
 
 
 def _nothing(found: Evaluations) -> str:
     runs = f"{found.num_runs} run{'s' if found.num_runs > 1 else ''}"
-    if found.unfinished:
-        folder = found.unfinished[0].rpartition(" step ")[0]
-        return f"no evaluation of {runs} is finished; continue one: agentgym eval --resume {folder}"
+    if left := _unfinished(found):
+        return f"{runs} found, but no finished evaluation; {'; '.join(left)}"
     return (
         f"{runs} found, but nothing was measured in them; measure a run's checkpoints with agentgym eval RUN "
         "--every-checkpoint, any model with agentgym eval MODEL --env NAME"
