@@ -27,7 +27,7 @@ def audit(path: str | Path) -> Audit:
     folder = RunFolder.open(path)
     status = folder.status().status
     found = Audit(status=status.value)
-    if _is_evaluation(folder.path):
+    if folder.is_evaluation:
         judge_evaluations(folder.path, found, alone=True)
     else:
         _training(folder.path, status, found)
@@ -41,12 +41,6 @@ def audit(path: str | Path) -> Audit:
         for where, text in left_outside(folder.path):
             found.fault("left behind", where, text)
     return found
-
-
-def _is_evaluation(path: Path) -> bool:
-    """Whether it is of `agentgym eval`, which trains nothing."""
-    of_training = ("starts.jsonl", "state.json", "metrics.jsonl", "checkpoints", "episodes", "journal")
-    return (path / "evals").is_dir() and not any((path / name).exists() for name in of_training)
 
 
 def _training(path: Path, status: RunStatus, found: Audit) -> None:

@@ -7,6 +7,7 @@ evals/step-000020.jsonl.gz      all episodes, in order
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD
@@ -15,6 +16,9 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_saved
 from agentgym.types import Episode, Json, Outcome
+
+ENDED = "ended"
+"""When an episode of an evaluation that goes on has ended, in seconds since the epoch."""
 
 
 class EvaluationFiles:
@@ -57,7 +61,7 @@ class EvaluationFiles:
             trained=False,
             episode=episode,
         )
-        append_line(self._part, dump_line(encode_saved(saved)))
+        append_line(self._part, dump_line({**encode_saved(saved), ENDED: time.time()}))
 
     def save_episodes(self, rows: Sequence[Sequence[Episode]], numbers: Sequence[int] | None = None) -> None:
         """All of them, one row for each task. numbers: of the tasks; None counts them from 0."""

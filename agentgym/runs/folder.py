@@ -299,6 +299,12 @@ class RunFolder:
         """Whether nothing was trained here: its episodes are those of an evaluation."""
         return not self.checkpoint_steps() and not self.episode_steps()
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is of `agentgym eval`, and nothing was ever trained here."""
+        of_training = ("starts.jsonl", "state.json", "metrics.jsonl", "checkpoints", "episodes", "journal")
+        return (self.path / "evals").is_dir() and not any((self.path / name).exists() for name in of_training)
+
     def read_episodes(self, step: int, *, evaluation: bool = False) -> Iterator[SavedEpisode]:
         """One after another, as they were saved. Raises UserError when the step has none."""
         path = self.episode_file(step, evaluation=evaluation)

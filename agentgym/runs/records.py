@@ -59,7 +59,7 @@ def encode_saved(saved: SavedEpisode) -> dict[str, Json]:
 
 def decode_saved(record: Mapping[str, Any]) -> SavedEpisode:
     """Raises KeyError, TypeError or ValueError when the record has another format."""
-    values = {key: value for key, value in record.items() if key != "format"}
+    values = {key: value for key, value in record.items() if key not in ("format", "ended")}
     return SavedEpisode(**{**values, "episode": decode_episode(values["episode"])})
 
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from view_runs import episode
 
 from agentgym.evals.play import EvalResult, EvalSetup
+from agentgym.evals.statistics import success_interval
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.heartbeat import process_space
+from agentgym.types import Outcome
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "diagnosed_runs.json").read_text())
 Metrics = dict[str, float]
@@ -218,3 +221,36 @@ def test_a_run_that_goes_on_is_the_newest_and_changes_with_its_steps_whatever_th
         found = json.loads(cli("runs", "--json").out)
     assert [one["name"] for one in found] == ["done", "goes_on"]
     assert [one["changed"] for one in found] == [1.7e9, 1.65e9], "that of its last step"
+
+
+def test_of_an_evaluation_it_says_how_far_it_is_and_what_came_of_it_so_far(cli) -> None:
+    setup = EvalSetup(environment="counting", version=1, data_hash="", num_tasks=10, samples_per_task=2, seed=0,
+                      greedy=False)  # fmt: skip
+    with RunFolder.create("evals", "mine") as folder:
+        folder.save_config({})
+        files = EvaluationFiles(folder, 0)
+        files.begin(setup.to_mapping(), resume=False)
+        broken = replace(episode(0, 0, success=False), outcome=Outcome.INFRA_ERROR, retries=2)
+        for number, one in (
+            (0, broken),
+            (0, episode(0, 0, success=True)),
+            (1, episode(1, 0, success=False)),
+            (2, broken),
+        ):
+            files.add(number, 0, one)
+        part = folder.evaluation_file(0, ".part.jsonl")
+        lines = [json.loads(line) for line in part.read_text().splitlines()]
+        started = folder.status().time
+        for line, after_s in zip(lines, (-500, 10, 30, 50), strict=True):  # the first before it was resumed
+            line["ended"] = started + after_s
+        part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        [found] = json.loads(cli("status", "evals/mine", "--json").out)["evaluations"]
+        assert (found["ended"], found["planned"], found["broken"], found["retries"]) == (3, 20, 1, 2)
+        assert (found["success"], found["low"], found["high"]) == (0.5, *success_interval([[True], [False]]))
+        assert found["left_s"] == 17 * 20 and not found["finished"]
+        said = " ".join(cli("status", "evals/mine").out.split())
+        assert "3 of 20 episodes (15%), 1 broken by infrastructure, 2 begun again, about 5m40s left" in said
+        assert "success so far 0.500 [" in said and "2 tasks" in said
+        folder.set_status(RunStatus.INTERRUPTED)
+    said = cli("status", "evals/mine").out
+    assert "left" not in said and "continue it: agentgym eval --resume evals/mine" in said

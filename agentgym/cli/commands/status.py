@@ -1,30 +1,42 @@
-"""`agentgym status`: is a run learning, and what is wrong if not."""
+"""`agentgym status`: is a run learning, and what is wrong if not; how far is an evaluation."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
+from agentgym.cli.results import eval_table, measure_tables, pass_table
 from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
-from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.evaluations import read_record
+from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
+from agentgym.runs.report import duration
+
+if TYPE_CHECKING:
+    from agentgym.evals.progress import Progress
+    from agentgym.runs.liveness import Liveness
 
 DESCRIPTION = """
 Say in one sentence whether a run is learning, with the number and its interval, and list what is wrong or worth
 knowing: what was measured, what it means, and which field of the recipe to change. The run may still be running: then
 it is said what its processes are doing, and where one is stopped, stuck or dead.
+
+Of an evaluation: how many of its episodes have ended, their success so far with its 95% interval, what broke or was
+begun again, and about how long the rest takes.
 """
 EXAMPLES = """
 agentgym status runs/math-1
 agentgym status runs/math-1 --json
+agentgym status evals/math-1
 """
 TAKES_OVERRIDES = False
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or an evaluation")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -33,9 +45,12 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     from agentgym.runs.liveness import Liveness, liveness
 
     folder = RunFolder.open(arguments.run)
-    found, status, rows = diagnose(folder), folder.status(), folder.read_metrics()
-    step = rows[-1].step if rows else 0
+    status = folder.status()
     alive = liveness(folder.path) if status.status is RunStatus.RUNNING else Liveness()
+    if folder.is_evaluation:
+        return _of_evaluation(folder, status, alive, arguments, shell)
+    found, rows = diagnose(folder), folder.read_metrics()
+    step = rows[-1].step if rows else 0
     if arguments.json:
         shell.say_json(
             {
@@ -55,3 +70,45 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     for finding in found.findings:
         say_finding(finding, shell)
     return 0
+
+
+def _of_evaluation(
+    folder: RunFolder, status: StatusRecord, alive: Liveness, arguments: argparse.Namespace, shell: Shell
+) -> int:
+    from agentgym.evals.play import EvalResult
+    from agentgym.evals.progress import progress
+
+    paths = sorted((folder.path / "evals").glob("step-*.json"))
+    steps = [int(path.stem[5:]) for path in paths if path.stem[5:].isdigit()]
+    found = [progress(folder, step) for step in steps]
+    if arguments.json:
+        each = [asdict(one) for one in found]
+        known = {"run": folder.name, "status": status.status.value, "reason": status.reason}
+        shell.say_json({**known, "processes": asdict(alive), "evaluations": each})
+        return 0
+    shell.say(f"{folder.name}: {status.status.value}" + (f", {status.reason}" if status.reason else ""))
+    if alive.text:
+        shell.say((shell.paint.red if alive.is_stuck else shell.paint.dim)(wrap(alive.text, shell.width)))
+    for one in found:
+        shell.say(wrap(_progress_text(one), shell.width))
+        if one.finished:
+            result = EvalResult.from_mapping(read_record(folder, one.step)["result"])  # type: ignore[arg-type]
+            for header, rows in (eval_table([result]), *measure_tables([result]), pass_table(result)):
+                if rows:
+                    shell.say_table(header, rows)
+        elif one.success is not None:
+            shell.say(
+                f"success so far {one.success:.3f} [{one.low:.3f}, {one.high:.3f}] (95%, {one.num_tasks} tasks); short "
+                "episodes end first, so it may move"
+            )
+    if status.status not in (RunStatus.RUNNING, RunStatus.DONE):
+        shell.say(f"continue it: agentgym eval --resume {folder.path}")
+    return 0
+
+
+def _progress_text(one: Progress) -> str:
+    parts = [f"{one.ended} of {one.planned} episodes ({one.ended / max(1, one.planned):.0%})"]
+    parts += [f"{one.broken} broken by infrastructure"] if one.broken else []
+    parts += [f"{one.retries} begun again"] if one.retries else []
+    parts += [f"about {duration(one.left_s)} left"] if one.left_s is not None else []
+    return f"{one.environment}, version {one.version}: {', '.join(parts)}"
