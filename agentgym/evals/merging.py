@@ -46,6 +46,8 @@ def merge_shards(paths: Sequence[Path], output: Path) -> tuple[EvalResult, RunFo
 
     Raises UserError for shards that are not finished, are of different recipes, or are not one of each.
     """
+    if output.exists():
+        raise UserError(f"there is a folder {str(output)!r} already; choose another --output")
     parts = [_read(path) for path in paths]
     first = parts[0]
     for part in parts[1:]:

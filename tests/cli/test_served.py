@@ -167,6 +167,7 @@ def test_shards_that_do_not_belong_together_are_refused(measure, cli) -> None:
         file.truncate(900)
     damaged = cli("eval", "merge", "evals/single", "--output", "evals/all")
     assert damaged.code == 2 and "is damaged: it has" in damaged.err and not Path("evals/all").exists()
+    assert "choose another --output" in cli("eval", "merge", "evals/1", "--output", "evals/2").err
 
 
 def test_prices_that_are_given_later_apply_everywhere_and_without_one_no_cost_is_shown(
