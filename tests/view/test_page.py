@@ -25,6 +25,7 @@ VIEWS = {
     "run": ".curve canvas",
     "runs": "main table",
     "leaderboard": "main table",
+    "evaluation?step=40": "#tasks",
     "episodes": "tr[data-row]",
     "group?source=train&step=40&group=9000": ".side-by-side article",
     f"episode?key={TOOLS}&diff=train-40-4": ".diff .message",

@@ -18,10 +18,13 @@ export function usePlace(place, main) {
       clearTimeout(later);
       later = setTimeout(keep, 100);
     };
+    const left = () => clearTimeout(later); // the entry is another now
     addEventListener("scroll", scrolled, { passive: true });
+    addEventListener("popstate", left);
     document.addEventListener("click", keep, true); // a link may leave before that
     return () => {
       removeEventListener("scroll", scrolled);
+      removeEventListener("popstate", left);
       document.removeEventListener("click", keep, true);
     };
   }, []);

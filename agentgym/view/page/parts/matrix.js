@@ -54,7 +54,7 @@ function columnsOf(evaluations, rows) {
 function Legend({ evaluations, remove }) {
   const [first] = evaluations;
   const differs = (one) => one.summary.environment !== first.summary.environment || one.summary.version !== first.summary.version || one.summary.options !== first.summary.options;
-  return html`<div class="scroll"><table class="figures"><thead><tr><th></th><th>evaluation</th><th class="num">${first.all.of}</th><th>95% interval</th><th class="num hide-narrow">tasks</th><th></th></tr></thead>
+  return html`<div class="scroll"><table class="figures"><thead><tr><th>column</th><th>evaluation</th><th class="num">${first.all.of}</th><th>95% interval</th><th class="num hide-narrow">tasks</th><th><span class="visually-hidden">more</span></th></tr></thead>
     <tbody>${evaluations.map((one, at) => html`<tr key=${placeOf(one)}><td><b>${LETTERS[at] ?? at}</b></td><td class="kind"><a href=${link("evaluation", { run: one.run, step: one.step })}>${harmless(one.summary.policy)}</a> <span class="soft">${harmless(one.name)}</span>${differs(one) && html` <span class="tag warn">other version or options</span>`}</td>
       <td class="num">${fixed(one.all.value, 3)}</td><td class="nowrap">${span(one.all.low, one.all.high)}</td><td class="num hide-narrow">${figure(one.all.tasks)}</td>
       <td class="nowrap">${at > 0 && html`<a class="hide-narrow" href=${link("compare", { run: first.run, a: `${first.run}@${first.step}`, b: `${one.run}@${one.step}` })}>compare</a> <button class="quiet" onClick=${() => remove(at - 1)} aria-label=${`remove ${LETTERS[at] ?? at}`}>×</button>`}</td></tr>`)}</tbody></table></div>`;

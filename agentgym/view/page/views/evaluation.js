@@ -44,11 +44,16 @@ function Measured({ one }) {
     <dl class="strip">${cells.filter(Boolean).map(([name, value, more]) => html`<div><dt>${name}</dt><dd>${value} <small>${more}</small></dd></div>`)}</dl>`;
 }
 
-/* rows: what `measured` of the server gives, with a name each. */
-function Shares({ id, title, rows }) {
+function BarHead() {
+  return html`<th class="hide-narrow"><span class="visually-hidden">drawn</span></th>`;
+}
+
+/* Success by one property of the tasks. rows: what `measured` of the server gives, with the kind of each. */
+function Shares({ name, rows }) {
+  const id = `by-${name}`;
   const ks = [...new Set(rows.flatMap((row) => row.pass_at.map((pass) => pass.k)))].filter((k) => k > 1).sort((a, b) => a - b);
-  return html`<section aria-labelledby=${id}><h2 id=${id}>${title}</h2>
-    <div class="scroll"><table class="figures"><thead><tr><th></th><th class="num">tasks</th><th class="num">${rows[0].of}</th><th>95% interval</th><th class="hide-narrow"></th>${ks.map((k) => html`<th class="num">pass@${k}</th><th class="hide-narrow">95% interval</th>`)}</tr></thead>
+  return html`<section aria-labelledby=${id}><h2 id=${id}>By ${name}</h2>
+    <div class="scroll"><table class="figures"><thead><tr><th>${name}</th><th class="num">tasks</th><th class="num">${rows[0].of}</th><th>95% interval</th><${BarHead} />${ks.map((k) => html`<th class="num">pass@${k}</th><th class="hide-narrow">95% interval</th>`)}</tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.kind}><td class="kind">${harmless(String(row.kind))}</td><td class="num">${figure(row.tasks)}</td><td class="num">${fixed(row.value, 3)}</td><td class="nowrap">${span(row.low, row.high)}</td>
         <td class="hide-narrow">${row.of === "success" && html`<${IntervalBar} mean=${row.value} low=${row.low} high=${row.high} />`}</td>
         ${ks.map((k) => {
@@ -62,7 +67,7 @@ function Means({ id, title, rows }) {
   if (!rows.length) return null;
   const from = Math.min(0, ...rows.map((row) => row.low ?? row.mean)), to = Math.max(1, ...rows.map((row) => row.high ?? row.mean));
   return html`<section aria-labelledby=${id}><h2 id=${id}>${title}</h2>
-    <div class="scroll"><table class="figures"><thead><tr><th></th><th class="num">mean</th><th>95% interval</th><th class="hide-narrow"></th></tr></thead>
+    <div class="scroll"><table class="figures"><thead><tr><th>name</th><th class="num">mean</th><th>95% interval</th><${BarHead} /></tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.name}><td class="kind">${row.name ? harmless(row.name) : "total"}</td><td class="num">${fixed(row.mean, 3)}</td><td class="nowrap">${span(row.low, row.high) || "–"}</td><td class="hide-narrow"><${IntervalBar} ...${row} from=${from} to=${to} /></td></tr>`)}</tbody></table></div></section>`;
 }
 
@@ -116,7 +121,7 @@ export function EvaluationView({ id, params, dark }) {
   return html`<${Head} one=${one} run=${run} steps=${steps} params=${params} />
     <${Measured} one=${one} />
     ${steps.length > 1 && html`<${Curve} run=${run} dark=${dark} fresh=${fresh} />`}
-    ${one.by.map((kinds) => html`<${Shares} key=${kinds.name} id=${`by-${kinds.name}`} title=${`By ${kinds.name}`} rows=${kinds.rows} />`)}
+    ${one.by.map((kinds) => html`<${Shares} key=${kinds.name} ...${kinds} />`)}
     <div class="panels">
       <${Means} id="rewards" title="Rewards" rows=${one.summary.rewards} />
       <${Means} id="measures" title="Measured by the environment" rows=${one.measures.map((row) => ({ ...row, mean: row.value }))} />
