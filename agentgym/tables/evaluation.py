@@ -134,9 +134,7 @@ def _head(
 
 
 def _without_place(summary: EvaluationSummary) -> dict[str, Any]:
-    found = summary.to_mapping()
-    del found["folder"]
-    return found
+    return {key: value for key, value in summary.to_mapping().items() if key not in ("folder", "run_dir")}
 
 
 def _so_far(index: FileIndex, tasks: Sequence[PlayedTask]) -> dict[str, Any]:

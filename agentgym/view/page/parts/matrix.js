@@ -34,8 +34,9 @@ function Cell({ evaluations, row, at }) {
   if (!task || task.value === null) return html`<span class="soft">–</span>`;
   const others = evaluations.map(({ run, step }, other) => ({ run, step, task: row.cells[other]?.task })).filter(({ task: there }, other) => other !== at && there !== undefined);
   const to = link("group", { run: evaluations[at].run, source: "eval", step: evaluations[at].step, group: task.task, with: sidesText(others) });
+  const shown = task.solved === null ? fixed(task.value) : `${task.solved}/${task.counted}`;
   const shade = task.solved === null ? "" : `share s${Math.round(task.value * SHADES)}`;
-  return html`<a class=${shade} href=${to} aria-label=${`samples of ${harmless(row.task_id)} in ${LETTERS[at] ?? at}`}>${task.solved === null ? fixed(task.value) : `${task.solved}/${task.counted}`}</a>`;
+  return html`<a class=${shade} href=${to} aria-label=${`${shown}, samples of ${harmless(row.task_id)} in ${LETTERS[at] ?? at}`}>${shown}</a>`;
 }
 
 function columnsOf(evaluations, rows) {
