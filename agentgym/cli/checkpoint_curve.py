@@ -45,7 +45,7 @@ def measure_checkpoints(arguments: argparse.Namespace, shell: JobShell, flags: d
     first = {"model.path": str(folder.path / f"checkpoints/step-{steps[0]:06d}"), "model.random_weights": False}
     finished = finish(base, flags | first | {"env.name": arguments.env}, arguments, where, shell)
     recipe, _, registry = finished
-    held_out = check_playable(finished)
+    held_out = check_playable(finished, count=arguments.dry_run)
     if arguments.dry_run:
         shell.say("Nothing was started. This would be played:")
         shell.say(f"  checkpoints  {few(steps)} of {folder.path}; what is measured already is kept")

@@ -95,8 +95,11 @@ def base_recipe(
     return read_recipe(recipe)
 
 
-def check_playable(finished: Finished) -> HeldOut:
-    """How many tasks would be played. Starts nothing, and raises UserError for what the model can't play."""
+def check_playable(finished: Finished, *, count: bool = False) -> HeldOut:
+    """How many tasks would be played. Starts nothing, and raises UserError for what the model can't play.
+
+    count: draw all of them, to know how many there are.
+    """
     from agentgym.data_sets import OutOfReach
     from agentgym.run.gym import refuse_long_prompts
 
@@ -105,7 +108,7 @@ def check_playable(finished: Finished) -> HeldOut:
     if here:
         check_local(recipe.model.path)
     try:
-        return refuse_long_prompts(recipe, registry, training=False, here=here)
+        return refuse_long_prompts(recipe, registry, training=False, here=here, count=count)
     except OutOfReach:
         return HeldOut(asked=recipe.eval.tasks)
 

@@ -244,15 +244,15 @@ def prepare(
 
 
 def refuse_long_prompts(
-    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True
+    recipe: Recipe, registry: PluginRegistry, *, training: bool = True, here: bool = True, count: bool = False
 ) -> HeldOut:
     """Checks, for a dry run, what `prepare` checks, and the prompts' lengths if the tokenizer is on this machine.
 
-    It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are; they are all
-    counted where training does not follow.
+    It is not loaded for prompts of so few bytes that they fit. Returns how many held-out tasks there are. count: draw
+    them all for that, which may take long.
     """
     positions = positions_of(local_folder(recipe.model.path)) if here else None
-    most = SAMPLED_TASKS if training else recipe.eval.tasks
+    most = recipe.eval.tasks if count else SAMPLED_TASKS
     environment, _, train, test = prepare(recipe, registry, training=training, here=here, num_test=most)
     splits = train, test[:SAMPLED_TASKS]
     longest = max((len(str(task.prompt).encode()) for tasks in splits for task in tasks), default=0)

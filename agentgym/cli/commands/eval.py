@@ -209,7 +209,7 @@ def _measure(
 def _show_plan(finished: Finished, name: str, arguments: argparse.Namespace, shell: JobShell) -> int:
     """Shows the plan and, with --check, the server's answer."""
     recipe = finished[0]
-    folder, held_out = run_path(recipe.logging.evals_dir, name), check_playable(finished)
+    folder, held_out = run_path(recipe.logging.evals_dir, name), check_playable(finished, count=True)
     if arguments.check:
         reporter = choose_reporter(shell, "check", as_json=arguments.json, plain=True)
         found = run_until_stopped(shell.jobs().check_server(recipe, reporter), shell.warn)
