@@ -17,5 +17,7 @@ def fresh_packages() -> Iterator[None]:
 
 
 def _forget() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("bfcl_eval", "tau_bench", "agentdojo")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("bfcl_eval", "tau_bench", "tau2", "agentdojo")
+    ]:
         del sys.modules[name]

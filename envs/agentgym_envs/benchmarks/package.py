@@ -46,7 +46,8 @@ class BenchmarkPackage:
             folder = Path(folders[0])
         else:
             given = Path(path).expanduser()
-            folder = given if given.name == name else given / name
+            inside = next((one for one in (given / name, given / "src" / name) if one.is_dir()), given / name)
+            folder = given if given.name == name and not inside.is_dir() else inside
             if not folder.is_dir():
                 raise UserError(f"{environment}: path {path!r} has no folder {name!r} in it. {requirements}")
         return cls(name=name, folder=folder.resolve(), environment=environment, requirements=requirements)

@@ -1,4 +1,4 @@
-"""The plugin `tau_bench`: customers of a shop and of an airline, and the policy that an agent serves them by."""
+"""The plugin `tau_bench`: both benchmarks of that name, customers and the policy that an agent serves them by."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from agentgym.hooks import EnvironmentFactory, hookimpl
 from agentgym_envs.tau_bench.environment import TauBenchEnvironment
+from agentgym_envs.tau_bench.tau2_environment import Tau2BenchEnvironment
 
 
 @hookimpl
 def environments() -> Mapping[str, EnvironmentFactory]:
-    return {"tau_bench": TauBenchEnvironment}
+    return {"tau_bench": TauBenchEnvironment, "tau2_bench": Tau2BenchEnvironment}
