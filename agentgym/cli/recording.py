@@ -88,12 +88,12 @@ def _finish(
     drive: Drive[TrainResult], job: Coroutine[Any, Any, TrainResult], reporter: Reporter, before: StatusRecord | None
 ) -> TrainResult:
     """A run whose process was killed after its last word is done all the same."""
-    from agentgym.run.ending import AlreadyDoneError
-
     try:
         return drive(job, reporter.note)
-    except AlreadyDoneError as error:
-        if before is None or before.status is RunStatus.DONE:
+    except UserError as error:
+        from agentgym.run.ending import AlreadyDoneError
+
+        if not isinstance(error, AlreadyDoneError) or before is None or before.status is RunStatus.DONE:
             raise
         return error.result
 

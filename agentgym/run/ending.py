@@ -9,7 +9,6 @@ from pathlib import Path
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.evals.statistics import PairedDifference
-from agentgym.run.evaluate import evaluate
 from agentgym.run.resume import RunState, undo_later_steps
 from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
 from agentgym.runs.evaluations import read_record
@@ -49,6 +48,8 @@ async def measure_end(
 
     Raises AlreadyDoneError when nothing is missing.
     """
+    from agentgym.run.evaluate import evaluate  # Monarch, which the command line need not load for a result
+
     assert state.position is not None
     step, recipe = state.position.step, settled.recipe
     if not recipe.evaluates or step > total or folder.load_comparison().get("steps") == step:

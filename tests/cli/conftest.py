@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import pytest
 
@@ -25,8 +25,6 @@ from agentgym.models.resolve import local_folder, weights_mark
 from agentgym.recipe import Recipe
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
-from agentgym.run.checkpoint_curve import Curve
-from agentgym.run.ending import TrainResult
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
@@ -34,6 +32,10 @@ from agentgym.sandbox import DEFAULT_LIMITS, FileInfo, LimitHit, RunResult, RunS
 from agentgym.testing import FakeSandbox, FakeSession
 from agentgym.testing.fakes import ABLE
 from agentgym.types import Episode, ErrorRecord, Outcome
+
+if TYPE_CHECKING:  # Monarch, which most of these tests need not load
+    from agentgym.run.checkpoint_curve import Curve
+    from agentgym.run.ending import TrainResult
 
 
 def measured(checkpoint: str, successes: int, tasks: int = 20) -> EvalResult:
@@ -113,9 +115,7 @@ class FakeJobs:
         first, last = measured("step-000000", 8), measured("step-000060", 14)
         difference = paired_difference(first.by_task, last.by_task, shares=True)
         folder.save_comparison({"steps": recipe.loop.steps, "difference": asdict(difference)})
-        result = TrainResult(
-            run_dir=folder.path, steps=recipe.loop.steps, first=first, last=last, difference=difference
-        )
+        result = self._result(folder, recipe.loop.steps, first=first, last=last, difference=difference)
         return replace(result, nothing_left=self.nothing_left, stopped=self.stopped)
 
     async def _sft(self, recipe, folder, reporter, resume) -> TrainResult:
@@ -129,10 +129,17 @@ class FakeJobs:
             folder.append_metrics(step, metrics)
             reporter.step(step, steps, metrics)
         folder.save_state({"position": {"step": steps, "next_group": 0}})
-        return TrainResult(run_dir=folder.path, steps=steps, first=None, last=None, difference=None)
+        return self._result(folder, steps, first=None, last=None, difference=None)
+
+    def _result(self, folder, steps, **ends) -> TrainResult:
+        from agentgym.run.ending import TrainResult
+
+        return TrainResult(run_dir=folder.path, steps=steps, **ends)
 
     async def evaluate_checkpoints(self, recipe, folder, reporter, *, steps, registry) -> Curve:
         """Success grows with the step; that of the last one is unknown."""
+        from agentgym.run.checkpoint_curve import Curve
+
         self.evaluated.append(recipe)
         if self.breaks_after:
             raise InfraError("the engine is gone")

@@ -25,15 +25,13 @@ from conftest import FakeJobs, fake_plugins
 from agentgym.cli import jobs
 from agentgym.cli.jobs import JobShell
 
-class Jobs(FakeJobs):
-    async def train(self, recipe, folder, reporter, **settings):
-        print("what an environment prints")
-        for number in range(2000):
-            reporter.note("something to be said about this run " * 8)
-        return await super().train(recipe, folder, reporter, **settings)
+async def work(recipe, folder, reporter):
+    print("what an environment prints")
+    for number in range(2000):
+        reporter.note("something to be said about this run " * 8)
 
 def shell(**streams):
-    return JobShell(**{{**streams, "jobs": Jobs, "plugins": fake_plugins}})
+    return JobShell(**{{**streams, "jobs": lambda: FakeJobs(work), "plugins": fake_plugins}})
 
 jobs.JobShell = shell
 program.script()
