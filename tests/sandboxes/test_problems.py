@@ -9,10 +9,12 @@ from problem_rows import OwnProblem, read_problems
 
 from agentgym.sandbox import AssertCase, CallCase, GradeRequest, RunStatus, SandboxBackend, StdioCase, Verdict
 from agentgym_sandboxes.docker.backend import DockerBackend
+from tests.sandboxes.conftest import BACKENDS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 PROBLEMS = read_problems()
+SANDBOXES = [*BACKENDS[:-1], pytest.param(BACKENDS[-1], marks=pytest.mark.hostile)]  # it grades as bubblewrap does
 NOTHING = "def {entry}(*arguments, **named):\n    return None\n"
 
 
@@ -26,6 +28,7 @@ async def test_there_are_enough_problems_of_every_kind() -> None:
     assert any("." in problem.entry for problem in PROBLEMS)
 
 
+@pytest.mark.parametrize("backend", SANDBOXES, indirect=True)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
 async def test_right_solutions_pass_and_wrong_ones_fail(backend: SandboxBackend, problem: OwnProblem) -> None:
     nothing = "" if isinstance(problem.cases[0], StdioCase) else NOTHING.format(entry=problem.entry.split(".")[0])
