@@ -88,6 +88,7 @@ async def test_a_formula_of_the_question_is_no_answer(judge: Judge, question: st
     assert await judge.is_right(gold, echo, drawn) is ("log" not in echo), "a drawing asks for nothing"
 
 
+@pytest.mark.hostile  # it takes all the CPU time that a judge may take
 async def test_a_bomb_is_wrong_and_the_next_answer_is_judged(judge: Judge) -> None:
     assert not await judge.is_right("x^{2^{y}}", "9^{9^{9^{9}}}")
     assert await judge.is_right("x^2+2x+1", "1+2x+x^2")
