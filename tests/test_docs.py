@@ -50,6 +50,8 @@ from agentgym.cli.main import main
 code = main(sys.argv[1:])
 sys.exit(code or ("torch" in sys.modules and "torch was imported: seconds in which nothing else starts"))
 """
+SMALL = "small = {"  # of a program that trains; with this its processes are its own, which import torch once
+IN_PROCESS = SMALL + '"launcher": {"name": "in_process:InProcess"}, '
 NEEDS = {'sandbox("docker")': pytest.mark.docker, "agentgym.train(": pytest.mark.slow}
 
 
@@ -124,9 +126,10 @@ def engine() -> None:
 def test_a_program_runs_and_prints_what_is_shown(block: Block, place: Path, request: pytest.FixtureRequest) -> None:
     if 'sandbox("docker")' in block.text:
         request.getfixturevalue("engine")
-    (place / "pasted.py").write_text(block.text)
+    (place / "pasted.py").write_text(block.text.replace(SMALL, IN_PROCESS))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")} if SMALL in block.text else None
     command = [sys.executable, "-W", "error", "pasted.py"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280, env=environ)
     assert (done.returncode, done.stderr) == (0, ""), block.name
     after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
     if after and after[0].page == block.page and after[0].language == "output":
