@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from agentgym.actors.gate import Gate
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
-from agentgym.actors.replica import Replica
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.actors.scaling import ScalingSettings, keep_scaled
 from agentgym.actors.service import Service, Session
@@ -120,7 +119,9 @@ class GeneratorService:
                 shrink_after_s=config.shrink_after_s,
                 look_every_s=min(1.0, config.grow_after_s / 4, config.shrink_after_s / 4),
             )
-            scaled = keep_scaled(service, scaling, slots=self._slots, holds=self._holds_current)
+            scaled = keep_scaled(
+                service, scaling, slots=self._slots, holds=lambda replica: self._current.is_held_by(replica.group)
+            )
             self._scaling = asyncio.create_task(scaled, name="generator scaling")
             self._scaling.add_done_callback(_report_end)
 
@@ -169,7 +170,8 @@ class GeneratorService:
                 raise KeyError(f"no weights of version {version} to update to; the store holds {held}")
             self._current.version = version
             groups = [r.group for r in service.replicas if r.up]
-            await asyncio.gather(*(self._update_one(group) for group in groups))
+            what = f"the update to version {version}"
+            await asyncio.gather(*(self._or_give_up(one, self._current.load(one), what) for one in groups))
             self._awake.open()
 
     async def load_folder(self, version: int, folder: Path) -> None:
@@ -228,9 +230,6 @@ class GeneratorService:
         arguments = (self._config, self._model_path, self._store)
         return Generator.launch(name, *arguments, options=options, runtime=self._runtime)
 
-    async def _update_one(self, group: ProcessGroup[Generator]) -> None:
-        await self._or_give_up(group, self._current.load(group), f"the update to version {self.version}")
-
     async def _put_to_sleep(self, group: ProcessGroup[Generator]) -> None:
         await self._or_give_up(
             group, group.call_one(Generator.sleep, timeout_s=self._config.update_timeout_s), "giving its memory away"
@@ -254,9 +253,6 @@ class GeneratorService:
         names = (replica.group.name for replica in self._started().replicas if replica.up)
         said = [self._seen[name][SLOTS] for name in names if SLOTS in self._seen.get(name, {})]
         return max(1.0, statistics.fmean(said)) if said else float(self._config.max_batch)
-
-    def _holds_current(self, replica: Replica[Generator]) -> bool:
-        return self._current.is_held_by(replica.group)
 
     def _started(self) -> Service[Generator]:
         if self._service is None:

@@ -61,7 +61,7 @@ def heard(messages: Sequence[Message]) -> list[Heard]:
 def spoken_key(content: str, calls: Iterable[ToolCall]) -> Key:
     """The key of an agent's turn."""
     said = content[after_thoughts(content) :].strip()
-    return "assistant", said, tuple((call.name, _written(call.arguments)) for call in calls), _NO_CALL
+    return "assistant", said, tuple((call.name, _ENCODER.encode(_plain(call.arguments))) for call in calls), _NO_CALL
 
 
 def tools_key(tools: Sequence[Schema]) -> str:
@@ -111,10 +111,6 @@ def _spoken(message: Message, calls: Sequence[ToolCall], ids: Sequence[str]) -> 
         for call, one in zip(calls, ids, strict=True)
     ]
     return {"role": "assistant", "content": message["content"], "tool_calls": written}
-
-
-def _written(arguments: Mapping[str, Json]) -> str:
-    return _ENCODER.encode(_plain(arguments))
 
 
 def _plain(value: Json) -> Json:

@@ -114,17 +114,15 @@ class CallRoute:
             call, again = admitted.call(hash((scope["path"], body)), asked.request, marked=marked)
             del body  # it may be large, and a call long
         except (CallRefused, Refused) as error:
-            await self._refuse(failure_of(error), send)
+            failure = failure_of(error)
+            counts[f"refused_{failure.status}"] += 1
+            await send_json(send, failure.status, self._dialect.failure(failure))
             return
         except ClientGone:
             counts["clients_gone"] += 1
             return
         counts["retries"] += again
         await _Exchange(self._gate, self._dialect, admitted, asked, call).run(receive, send)
-
-    async def _refuse(self, failure: Failure, send: Send) -> None:
-        self._gate.counts[f"refused_{failure.status}"] += 1
-        await send_json(send, failure.status, self._dialect.failure(failure))
 
 
 class _Exchange:

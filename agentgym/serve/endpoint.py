@@ -64,7 +64,7 @@ class Endpoint:
             self._listener.close()
             self._listener = None
             if self._bind.startswith(_UNIX):
-                _remove(self._bind)
+                Path(self._bind.removeprefix(_UNIX)).unlink(missing_ok=True)
 
     async def __aenter__(self) -> Self:
         """Raises UserError where it cannot listen."""
@@ -175,10 +175,6 @@ def _listen_unix(bind: str) -> socket.socket:
         listener.close()
         raise UserError(f"the endpoint cannot listen at {bind!r}: {error}; give another path") from error
     return listener
-
-
-def _remove(bind: str) -> None:
-    Path(bind.removeprefix(_UNIX)).unlink(missing_ok=True)
 
 
 def _answers(path: Path) -> bool:

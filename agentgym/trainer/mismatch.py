@@ -119,7 +119,8 @@ class MismatchGuard:
         if not corrects and not masks:
             return Treated(tokens=tokens, given=tokens, weights_N=None)
         classes = {"": torch.zeros_like(fresh_N), "staleness": stale_N, "engine": fresh_N | stale_N}
-        corrected_N, masked_N = classes[corrects], self._far(tokens) & classes[masks]
+        far_N = (tokens.old_logprobs - tokens.sampler_logprobs).abs() > self._config.bound
+        corrected_N, masked_N = classes[corrects], far_N & classes[masks]
         if self._config.drop == "sequence":
             masked_N = sequence_sums(masked_N.double(), tokens.sample_index) > 0
         return self._treated(tokens, corrected_N, masked_N, classes["engine"])
@@ -170,9 +171,6 @@ class MismatchGuard:
     def _concerned(self, action: Action) -> Part | Literal[""]:
         """Whose tokens: the engine's part is in all that were sampled, that of staleness in stale ones alone."""
         return next((part for part in PARTS if self._is_above(part, action)), "")
-
-    def _far(self, tokens: TrainedTokens) -> Tensor:
-        return (tokens.old_logprobs - tokens.sampler_logprobs).abs() > self._config.bound
 
     def _treated(self, tokens: TrainedTokens, corrected_N: Tensor, masked_N: Tensor, sampled_N: Tensor) -> Treated:
         ratio_N = log_ratio(tokens.old_logprobs, tokens.sampler_logprobs).exp()

@@ -63,17 +63,16 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
         if not architecture.qk_norm:
             attention.qk_norm = None
         if not fused:
-            attention.qkv_linear = _separate(attention.qkv_linear)
+            qkv = attention.qkv_linear
+            attention.qkv_linear = SeparateQKV.Config(
+                head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wkv, wv=replace(qkv.wkv)
+            )
         for name in ("wqkv",) if fused else ("wq", "wkv", "wv"):
             getattr(attention.qkv_linear, name).bias = architecture.qkv_bias
         for part in (layer.attention_norm, layer.ffn_norm, attention.qk_norm):
             if part is not None:
                 part.eps = architecture.norm_eps
     return config
-
-
-def _separate(qkv: Any) -> Any:
-    return SeparateQKV.Config(head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wkv, wv=replace(qkv.wkv))
 
 
 class HuggingFaceNames(titan.Qwen3StateDictAdapter):  # type: ignore[misc]  # torchtitan has no types

@@ -29,7 +29,7 @@ class LlamaJson(ToolFormat):
         head, tag, said = text[thoughts:].replace(_PYTHON, _TAG).partition(_TAG)
         head, said = (text[:thoughts] + head, said) if tag else (text[:thoughts], text[thoughts:])
         said = said.strip()
-        if not tag and not (said.startswith("{") and _says_name(said)):
+        if not tag and not (said.startswith("{") and '"name"' in said[:200]):
             return Parsed(text)
         calls: list[ToolCall | MalformedCall] = []
         at = 0
@@ -48,7 +48,3 @@ class LlamaJson(ToolFormat):
     def write(self, calls: Sequence[ToolCall], content: str = "") -> str:
         body = "; ".join(dumps({"name": call.name, "parameters": call.arguments}) for call in calls)
         return f"{content}{_TAG}{body}" if content and calls else content or body
-
-
-def _says_name(said: str) -> bool:
-    return '"name"' in said[:200]

@@ -64,7 +64,8 @@ class Call:
                 deadline.cancel()
             wall_s = time.monotonic() - self._job.began_s
             await self._finish()
-            return self._frame(wall_s)
+            header = {**self._job.header(self._job.reason, self._job.hit), "wall_s": wall_s}
+            return Frame(header, [bytes(kept) for kept in self._job.output.values()])
         finally:
             for fd in self._job.fds.values():
                 self._loop.remove_reader(fd)
@@ -169,7 +170,3 @@ class Call:
             raise SandboxLost("the sandbox died under its call")
         if not all(ended):
             raise SandboxDirty("the sandbox could not be ended after its call")
-
-    def _frame(self, wall_s: float) -> Frame:
-        header = {**self._job.header(self._job.reason, self._job.hit), "wall_s": wall_s}
-        return Frame(header, [bytes(kept) for kept in self._job.output.values()])
