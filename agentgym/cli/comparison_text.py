@@ -75,6 +75,8 @@ def show_many(sides: Sequence[Saved], found: Sequence[Comparison], shell: Shell)
 
 def _row(name: str, one: PairedDifference) -> tuple[str, ...]:
     counts = (one.better, one.worse, one.equal)
+    if not one.standard_error:  # the same move in every task: an interval of no width misleads
+        return (name, f"{one.mean:+.3f}", "-", "-", "the same" if not one.mean else "-", *map(str, counts))
     return (name, f"{one.mean:+.3f}", _interval(one), f"{one.chance:.3g}", _verdict(one), *map(str, counts))
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.evals.compare import Comparison, Saved, compare
+from agentgym.evals.compare import Comparison, Saved, compare_all
 from agentgym.evals.differing import differing, mismatches
 from agentgym.runs.records import unpack
 from agentgym.tables.episode_search import row
@@ -74,16 +74,19 @@ def found_json(found: Comparison) -> dict[str, Any]:
     return {**asdict(found), "success": success, "reward": reward}
 
 
-def compare_json(first: tuple[Run, int], second: tuple[Run, int]) -> dict[str, Any]:
-    """`/api/compare`. keys: of the episodes of each side, by id. Raises Problem for an evaluation that is not finished
-    or shares no tasks.
+def compare_json(*given: tuple[Run, int]) -> dict[str, Any]:
+    """`/api/compare`. keys: of the episodes of each side, by id; where there are two. Raises Problem for an evaluation
+    that is not finished or shares no tasks.
     """
-    a, b = (_saved(*side) for side in (first, second))
+    sides = [_saved(*side) for side in given]
     try:
-        made = comparison_json(a, b, compare(a, b))
+        found = compare_all(sides[0], sides[1:])
+        if len(sides) > 2:
+            return comparisons_json(sides, found)
+        made = comparison_json(sides[0], sides[1], found[0])
     except UserError as error:
         raise Problem("conflict", str(error)) from None
-    for name, (run, step) in (("first", first), ("second", second)):
+    for name, (run, step) in zip(("first", "second"), given, strict=True):
         table = run.episodes.read()
         ids = table.columns["episode_id"]
         keys = {ids[number]: table.key(number) for number in table.part("eval", step).rows}

@@ -140,7 +140,8 @@ class View:
         return diff_json(self._asked(request), *(_given(request, name) for name in ("a", "b")))
 
     def compare(self, request: Request) -> Any:
-        return compare_json(*(self._side(_given(request, name)) for name in ("a", "b")))
+        given = [_given(request, "a"), _given(request, "b"), *request.query_params.getlist("also")]
+        return compare_json(*map(self._side, given))
 
     def ranked(self, request: Request) -> Any:
         return self.leaderboard()

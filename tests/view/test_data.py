@@ -14,12 +14,12 @@ import pytest
 from starlette.testclient import TestClient
 from view_runs import HOSTILE, broken, episode, group, task, turn, write_evaluation, write_run, write_step
 
-from agentgym.evals.compare import Saved, compare
+from agentgym.evals.compare import Saved, compare, compare_all
 from agentgym.evals.diagnosis import diagnose
 from agentgym.evals.statistics import paired_difference
 from agentgym.runs.episode_index import index_path
 from agentgym.runs.folder import RunFolder
-from agentgym.tables.comparing import comparison_json
+from agentgym.tables.comparing import comparison_json, comparisons_json
 from agentgym.tables.roots import Roots
 from agentgym.types import Group
 from agentgym.view.app import View, build_app
@@ -284,6 +284,10 @@ def test_two_checkpoints_compare_as_on_the_command_line(runs: Path, view: TestCl
     assert keys == [["eval-0-5", "eval-0-6"], ["eval-3-5", "eval-3-6"]]
     assert found["sentence"].startswith("No clear difference: one step 3 minus one step 0 is +0.625 [-0.029, +1.000]")
     assert [one["side"] for one in get(view, "/api/compare/sides")["sides"]] == ["runs:one@0", "runs:one@3"]
+    many = get(view, "/api/compare?a=runs:one@0&b=runs:one&also=runs:one@0")
+    assert many == json.loads(
+        json.dumps(comparisons_json([*sides, sides[0]], compare_all(sides[0], sides[1:] + sides[:1])))
+    )
 
 
 def test_a_difference_of_two_episodes_marks_what_only_one_says(view: TestClient) -> None:

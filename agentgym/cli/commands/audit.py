@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         (found.trained, "trained episodes"),
         (found.skipped, "skipped ones"),
         (len(found.checkpoints), "whole checkpoints"),
-        (len(found.evaluations), "finished evaluations"),
+        (len(found.evaluations), "finished evaluation(s)"),
         (found.played, "episodes of evaluations"),
     ]
     judged = ", ".join(f"{count} {what}" for count, what in counts if count) or "nothing"

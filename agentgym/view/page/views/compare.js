@@ -62,6 +62,22 @@ function Result({ data }) {
     <${Differing} rows=${data.differing} labels=${["a", "b"]} />`;
 }
 
+/* Several sides, each compared with the first. */
+function Several({ data }) {
+  const known = data.comparisons.every((one) => one.success);
+  const verdict = (one) => html`<span class=${`tag ${one.clear ? (one.mean > 0 ? "good" : "bad") : ""}`}>${one.clear ? (one.mean > 0 ? "better" : "worse") : "not clear"}</span>`;
+  return html`<section><h2>${known ? "Success" : "Reward"}: each minus a, ${harmless(data.against)}</h2>
+    <div class="scroll"><table><thead><tr><th>side</th><th>own</th><th>difference</th><th>p</th><th></th><th>won</th><th>lost</th><th>equal</th></tr></thead><tbody>
+      ${data.comparisons.map((one, at) => {
+        const side = data.sides[at + 1], difference = known ? one.success : one.reward;
+        return html`<tr key=${at}><td>${String.fromCharCode(98 + at)}: ${harmless(one.side)}${one.mismatches.map((text) => html`<br /><span class="tag warn">differs</span> ${harmless(text)}`)}</td><td>${figure(known ? side.success : side.reward_mean)}</td>
+          ${difference ? html`<td><${Estimate} ...${difference} plus=${true} /></td><td>${figure(difference.p, 3)}</td><td>${verdict(difference)}</td><td>${difference.better}</td><td>${difference.worse}</td><td>${difference.equal}</td>` : html`<td colspan="6">other rewards: ${harmless(one.other_rewards)}</td>`}</tr>`;
+      })}
+    </tbody></table></div>
+    <p class="soft">The intervals hold together at 95%, and p is adjusted by Holm's method: the chance of a single false verdict in the table is at most 5%. Choose two sides to read their tasks.</p></section>
+    <${Differing} rows=${data.differing} labels=${data.sides.map((one) => one.name)} />`;
+}
+
 /* The curves of two runs over each other. */
 function Overlay({ a, b, dark }) {
   const first = useData(runPath(a, "/curves")), second = useData(runPath(b, "/curves"));
@@ -85,14 +101,18 @@ export function CompareView({ id, params, dark }) {
   const sides = known?.sides ?? [];
   const own = sides.filter((side) => side.run === id).sort((x, y) => x.step - y.step);
   const { a = own.length > 1 ? own[0].side : undefined, b = own.length > 1 ? own.at(-1).side : undefined } = params;
-  const set = (changes) => go("compare", { run: id, a, b, ...changes });
+  const also = (params.also ?? "").split(",").filter(Boolean).map(decodeURIComponent);
+  const set = ({ also: more = also, ...changes }) => go("compare", { run: id, a, b, also: more.map(encodeURIComponent).join(",") || undefined, ...changes });
   const chosen = { a, b };
-  const { data, failure, loading } = useAsked(async () => (a && b ? get(`/api/compare${query({ a, b })}`) : null), `${a} ${b}`);
+  const left = sides.filter((side) => ![a, b, ...also].includes(side.side));
+  const { data, failure, loading } = useAsked(async () => (a && b ? get(`/api/compare${query({ a, b, also })}`) : null), `${a} ${b} ${also}`);
   const runs = [a, b].map((side) => side?.replace(/@\d+$/, ""));
-  return html`<div class="row controls"><${Side} label="a" name="a" sides=${sides} params=${chosen} set=${set} /><button onClick=${() => set({ a: b, b: a })} disabled=${!a || !b}>swap</button><${Side} label="b" name="b" sides=${sides} params=${chosen} set=${set} /></div>
+  return html`<div class="row controls"><${Side} label="a" name="a" sides=${sides} params=${chosen} set=${set} /><button onClick=${() => set({ a: b, b: a })} disabled=${!a || !b}>swap</button><${Side} label="b" name="b" sides=${sides} params=${chosen} set=${set} />
+      ${also.map((side) => html`<button title="leave it out" onClick=${() => set({ also: also.filter((one) => one !== side) })}>${harmless(side)} ×</button>`)}
+      ${a && b && left.length > 0 && html`<${Side} label="and" name="also" sides=${left} params=${{}} set=${({ also: one }) => one && set({ also: [...also, one] })} />`}</div>
     <${Failed} failure=${none ?? failure} />
     ${known && sides.length < 2 && html`<p class="empty">A comparison needs two finished evaluations; ${sides.length} ${sides.length === 1 ? "is" : "are"} here. <code>agentgym eval RUN</code> makes one.</p>`}
     ${loading && a && b && html`<${Loading} what="Comparing" />`}
-    ${data && html`<${Result} data=${data} />`}
-    ${data && runs[0] !== runs[1] && html`<${Overlay} a=${runs[0]} b=${runs[1]} dark=${dark} />`}`;
+    ${data && (data.sides ? html`<${Several} data=${data} />` : html`<${Result} data=${data} />`)}
+    ${data && !data.sides && runs[0] !== runs[1] && html`<${Overlay} a=${runs[0]} b=${runs[1]} dark=${dark} />`}`;
 }
