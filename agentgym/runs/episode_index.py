@@ -178,26 +178,48 @@ def read_index(path: Path, mark: str) -> FileIndex | None:
     return FileIndex(mark=mark, locations=locations, columns=columns) if whole else None
 
 
-def build_index(path: Path) -> FileIndex:
-    """The index of a file that has none, by reading all of it. What is torn is left out. Raises OSError."""
+def build_index(path: Path, before: FileIndex | None = None) -> FileIndex:
+    """The index of a file that has none, by reading it. What is torn is left out. Raises OSError.
+
+    before: of a plain file when it was shorter: only the lines that were appended since are read.
+    """
     mark = mark_of(path)
+    start = 0 if before is None else _end_of(before, path)
     locations: list[Location] = []
     rows: list[Row] = []
-    for location, record in scan(path):
+    for location, record in scan(path, start):
         try:
             rows.append(row_of(record))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.warning("%s: line %d is not an episode and is left out: %r", path, location.line + 1, error)
             continue
         locations.append(location)
-    return FileIndex.of(mark, locations, rows)
+    index = FileIndex.of(mark, locations, rows)
+    if before is None or not start:
+        return index
+    columns = {key: [*values, *index.columns.get(key, ())] for key, values in before.columns.items()}
+    return FileIndex(mark=mark, locations=before.locations + locations, columns=columns)
 
 
-def scan(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
-    """All episodes with their places; a plain file's are its lines. Stops at what is torn. Raises OSError."""
+def _end_of(before: FileIndex, path: Path) -> int:
+    """Where the last episode of a shorter file ends, whose index it is; 0 where the file is not that one grown."""
+    size, _, last = before.mark.partition("-")
+    if path.suffix == ".gz" or not before.locations:
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, int(size) - 16))
+        same = file.read(min(16, int(size))).hex() == last
+    return before.locations[-1].offset + before.locations[-1].length if same else 0
+
+
+def scan(path: Path, offset: int = 0) -> Iterator[tuple[Location, Mapping[str, Any]]]:
+    """All episodes with their places; a plain file's are its lines, from the offset on. Stops at what is torn.
+
+    Raises OSError.
+    """
     with path.open("rb") as file:
         if path.suffix != ".gz":
-            offset = 0
+            file.seek(offset)
             for line in file:
                 if line.endswith(b"\n") and (record := _parsed(line)) is not None:
                     yield Location(offset, len(line), 0), record

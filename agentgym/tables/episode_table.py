@@ -116,7 +116,7 @@ class Tables:
         with self._lock:
             known = {part.path: part for part in self._table.parts} if self._table else {}
             parts = [
-                one if (one := known.get(path)) and one.stamp == stamp else self._load(source, step, path, stamp)
+                one if (one := known.get(path)) and one.stamp == stamp else self._load(source, step, path, stamp, one)
                 for source, step, path, stamp in episode_files(self.path)
             ]
             found = [part for part in parts if part is not None]
@@ -126,10 +126,13 @@ class Tables:
             assert self._table is not None
             return self._table
 
-    def _load(self, source: str, step: int, path: Path, stamp: tuple[int, int, int]) -> Part | None:
+    def _load(
+        self, source: str, step: int, path: Path, stamp: tuple[int, int, int], before: Part | None
+    ) -> Part | None:
+        """before: the file when it was read last, which may have grown since."""
         try:
-            mark = mark_of(path)
-            index = read_index(index_path(path), mark) or self._cached(path, mark) or self._built(path, mark)
+            mark, known = mark_of(path), before.index if before and before.stamp[0] == stamp[0] else None
+            index = read_index(index_path(path), mark) or self._cached(path, mark) or self._built(path, known)
         except OSError:  # a resumed run removed it meanwhile
             return None
         return Part(source=source, step=step, path=path, stamp=stamp, index=index)
@@ -138,8 +141,8 @@ class Tables:
         cached = self._cached_path(path)
         return None if cached is None else read_index(cached, mark)
 
-    def _built(self, path: Path, mark: str) -> FileIndex:
-        index = build_index(path)
+    def _built(self, path: Path, before: FileIndex | None) -> FileIndex:
+        index = build_index(path, before)
         cached = self._cached_path(path)
         if cached is not None and path.suffix == ".gz" and index.locations:  # one that still grows is not kept
             try:

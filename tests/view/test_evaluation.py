@@ -18,6 +18,7 @@ from view_runs import HOSTILE, broken, episode
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.evals.statistics import success_interval, success_share
 from agentgym.evals.summary import evaluation_summary
+from agentgym.runs.episode_index import build_index
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.tables.roots import Roots
@@ -120,6 +121,22 @@ def test_an_unfinished_evaluation_is_summed_up_as_if_it_ended_now(evals: Path, o
     for key in ("folder", "run_dir", "time"):
         wanted.pop(key), found["summary"].pop(key, None)
     assert found["finished"] is False and found["summary"] == wanted
+
+
+def test_of_a_file_that_grows_only_its_new_lines_are_read(tmp_path: Path) -> None:
+    with begun(tmp_path / "evals", "live") as files:
+        for sample in range(3):
+            files.add(0, sample, ROWS[0][sample])
+    path = tmp_path / "evals" / "live" / "evals" / "step-000000.part.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])  # the third line is not written to its end
+    before = build_index(path)
+    path.write_bytes(whole)
+    assert len(before.locations) == 2 and build_index(path, before) == build_index(path)
+    path.write_bytes(b"x" * 100 + whole[100:])  # of lines that are known
+    assert len(build_index(path, before).locations) == 3
+    path.write_bytes(whole[: before.locations[0].length] * 4)  # another file
+    assert build_index(path, before) == build_index(path)
 
 
 def test_nothing_of_a_run_elsewhere_is_read_to_name_a_checkpoint(evals: Path, open_view) -> None:
