@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationSummary", "PassShare", "RewardMean", "Share", "load", "summaries"]
 
-NOT_SHOWN = ("source", "step", "versions")
+NOT_SHOWN = ("source", "step", "versions", "start_version", "oldest", "newest", "staleness", "advantage", "trained")
+"""Columns of episodes that are about training."""
 Rows: TypeAlias = Literal["evaluations", "seeds", "episodes"]
 
 

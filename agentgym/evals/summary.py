@@ -24,7 +24,9 @@ _CHECKPOINT = re.compile(r"(?P<run>.*)/checkpoints/step-\d+(/hf)?/?")
 NOT_OF_RECIPE = ("model.path", "model.random_weights", "loop.seed", "sft.seed", "logging.", "eval.", "generator.",
                  "sandbox.", "launcher.", "hosts.", "policy.", "name")  # fmt: skip
 """Fields of a config by which two seeds of one recipe may differ."""
-PLAYED = ("env", "agent", "rewards", "rollout")
+PLAYED = ("agent.", "rewards", "rollout.")
+NOT_PLAYED = ("_s", ".max_retries", ".max_infra_error_share", ".branch_weights", ".cut_turns")
+"""Ends of fields of these sections that say how long to wait, or that only training reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class EvaluationSummary:
     folder: of the run or the evaluation; file_step: which of its evaluations. policy: the name of what was measured.
     model: its path, of a checkpoint that of the weights with which training began. run, step, train_seed, recipe: of a
     checkpoint; recipe is a digest of the training's settings without its seed, so that seeds can be grouped. agent: the
-    name of its scaffold; `chat` is none. settings: a digest of the sections that decide how episodes are played.
+    name of its scaffold; `chat` is none. settings: `field=value` of those that decide
+    how episodes are played.
     num_broken: episodes that infrastructure broke; num_left_out: those unsupported, too long, or cut by time.
     rewards: first the total. prompt_tokens: of all requests, of a policy behind a server. tokens: sampled ones.
     Both are sums over all episodes, seconds and turns are means of an episode. cost: None where no price is known.
@@ -86,7 +89,7 @@ class EvaluationSummary:
     train_seed: int | None
     recipe: str
     agent: str
-    settings: str
+    settings: tuple[str, ...]
     environment: str
     version: int
     options: str
@@ -129,6 +132,7 @@ class EvaluationSummary:
                 "success": Share(**saved["success"]) if saved["success"] else None,
                 "pass_at": tuple(PassShare(**one) for one in saved["pass_at"]),
                 "rewards": tuple(RewardMean(**one) for one in saved["rewards"]),
+                "settings": tuple(saved["settings"]),
                 "tags": tuple(saved["tags"]),
             }
         )
@@ -183,7 +187,7 @@ def summary_of(
         file_step=step,
         **_policy(folder, step, config, within),
         agent=str(value_at(config, "agent.name") or "chat"),
-        settings=_digest({name: config.get(name) for name in PLAYED}),
+        settings=_settings(config),
         **{key: setup[key] for key in ("environment", "version", "data_hash", "num_tasks", "samples_per_task")},
         seed=setup["seed"],
         greedy=setup["greedy"],
@@ -243,6 +247,11 @@ def _recipe(config: Mapping[str, object]) -> dict[str, object]:
 def _digest(fields: Mapping[str, object]) -> str:
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _settings(config: Mapping[str, object]) -> tuple[str, ...]:
+    fields = flat(config).items()
+    return tuple(f"{key}={value}" for key, value in fields if key.startswith(PLAYED) and not key.endswith(NOT_PLAYED))
 
 
 def _options(config: Mapping[str, object]) -> str:

@@ -371,11 +371,13 @@ def _notes(rows: Sequence[Row], metric: str) -> tuple[str, ...]:
         by_count.setdefault(one.num_tasks, set()).add(one.data_hash)
     if any(len(some) > 1 for some in by_count.values()):
         said.append("the tasks themselves, of the same number")
-    if len({one.settings for one in members}) > 1:
-        said.append("settings of env, agent, rewards or rollout")
+    settings = {setting for one in members for setting in one.settings}
+    apart = [setting for setting in sorted(settings) if any(setting not in one.settings for one in members)]
+    for name in dict.fromkeys(setting.partition("=")[0] for setting in apart):
+        said.append(f"{name} ({', '.join(one.partition('=')[2] for one in apart if one.startswith(f'{name}='))})")
     if said:
-        found.append(f"the rows differ in {', '.join(said)}: do not read them as one ranking; `agentgym compare A B` "
-                     "pairs by task and lists what differs")  # fmt: skip
+        care = "read their order with care; `agentgym compare A B` pairs by task"
+        found.append(f"the rows differ in {', '.join(said)}: {care}")
     if any(len(row.members) > 1 for row in rows):
         found.append("an interval of several runs is over runs: what a run with another seed would show")
     if metric == REWARD and all(one.success is None for one in members):

@@ -32,6 +32,7 @@ def draw(browser: Browser, url: str, run: str, out: Path, only: Sequence[str] = 
     best = max(rows, key=lambda row: (row["turns"], abs(row["advantage"] or 0), row["step"]))
     group = f"source=train&step={best['step']}&group={best['group']}"
     views = {
+        "leaderboard": ("leaderboard", "main table", "light"),
         "run": (f"run?run={name}", ".curve canvas", "light"),
         "run-dark": (f"run?run={name}", ".curve canvas", "dark"),
         "episode": (f"episode?run={name}&key={best['key']}", ".members", "light"),
