@@ -97,6 +97,35 @@ def write_bfcl(folder: Path, category: str, *entries: tuple[dict[str, Any], list
     return package
 
 
+CHECKER = """
+from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING
+
+def ast_checker(described, given, allowed, language, category, model):
+    assert language.name == ("JAVA" if category == "simple_java" else "PYTHON") and MODEL_CONFIG_MAPPING == {}
+    [[name, values]] = allowed[0].items()
+    fits = len(given) == 1 and given[0][name].keys() <= values.keys()
+    return {"valid": fits and all(given[0][name].get(key, "") in values[key] for key in values)}
+"""
+
+
+def write_bfcl_single(folder: Path, category: str, function: dict[str, Any], *right: dict[str, Any]) -> Path:
+    """A package with one request for each of the right calls; without any, one that needs none."""
+    package = folder / "bfcl_eval"
+    name = f"BFCL_v4_{category}.json"
+    rows = [
+        {"id": f"{category}_{number}", "question": [user("Do it.")], "function": [function]}
+        for number in range(len(right) or 1)
+    ]
+    _write_rows(package / "data" / name, rows)
+    gold = [{"id": row["id"], "ground_truth": [one]} for row, one in zip(rows, right, strict=False)]
+    _write_rows(package / "data/possible_answer" / name, gold)
+    _write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
+    _write(package / "constants/enums.py", "import enum\nLanguage = enum.Enum('Language', ['PYTHON', 'JAVA'])")
+    _write(package / "constants/model_config.py", "raise ImportError('the clients of all models are missing')")
+    _write(package / "eval_checker/ast_eval/ast_checker.py", CHECKER)
+    return package
+
+
 TAU_TOOLS = """
 import json
 

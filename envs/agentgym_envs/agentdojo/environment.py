@@ -52,10 +52,10 @@ class AgentDojoEnvironment(Environment[OfficeState]):
     benchmarks: ClassVar[Mapping[str, Benchmark]] = {
         "agentdojo": Benchmark(tasks=97, source="pip install agentdojo", licence="MIT"),
         "agentdojo_attacked": Benchmark(
-            tasks=949,
+            tasks=1046,  # 97, and 949 under attack
             source="pip install agentdojo",
             licence="MIT",
-            options={"attack": "important_instructions_no_names"},
+            options={"attack": "important_instructions_no_names", "benign": True},
         ),
     }
     requirements: ClassVar[str] = "pip install agentdojo"

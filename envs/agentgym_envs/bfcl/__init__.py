@@ -1,4 +1,4 @@
-"""The plugin `bfcl`: the multi-turn part of the Berkeley Function-Calling Leaderboard."""
+"""The plugin `bfcl`: two parts of the Berkeley Function-Calling Leaderboard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from agentgym.hooks import EnvironmentFactory, hookimpl
 from agentgym_envs.bfcl.environment import BfclEnvironment
+from agentgym_envs.bfcl.single_turn import BfclSingleTurnEnvironment
 
 
 @hookimpl
 def environments() -> Mapping[str, EnvironmentFactory]:
-    return {"bfcl": BfclEnvironment}
+    return {"bfcl": BfclEnvironment, "bfcl_single_turn": BfclSingleTurnEnvironment}

@@ -55,9 +55,9 @@ def data_files(package: BenchmarkPackage, category: Category) -> tuple[Path, Pat
 def read_entries(package: BenchmarkPackage, category: Category) -> list[Entry]:
     """Raises UserError that names the file and the row."""
     questions, answers = data_files(package, category)
-    gold = {row["id"]: row["ground_truth"] for row in _rows(answers, ("id", "ground_truth"))}
+    gold = {row["id"]: row["ground_truth"] for row in read_rows(answers, ("id", "ground_truth"))}
     entries = []
-    for row in _rows(questions, ("id", "question", "initial_config", "involved_classes")):
+    for row in read_rows(questions, ("id", "question", "initial_config", "involved_classes")):
         if row["id"] not in gold or len(gold[row["id"]]) != len(row["question"]):
             raise UserError(f"bfcl: {answers} has no right calls for the {len(row['question'])} turns of {row['id']}")
         entries.append(
@@ -92,21 +92,22 @@ def read_call(text: str, source: Path) -> GoldCall:
 def read_functions(path: Path) -> list[Mapping[str, Json]]:
     """The descriptions of one class's functions, with parameters as a JSON schema."""
     return [
-        {"name": row["name"], "description": row["description"], "parameters": _schema(row["parameters"])}
-        for row in _rows(path, ("name", "description", "parameters"))
+        {"name": row["name"], "description": row["description"], "parameters": as_schema(row["parameters"])}
+        for row in read_rows(path, ("name", "description", "parameters"))
     ]
 
 
-def _schema(described: Mapping[str, Any]) -> dict[str, Any]:
+def as_schema(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The package's description of parameters as a JSON schema."""
     schema = dict(described)
     if "type" in schema:
         schema["type"] = _TYPES.get(schema["type"], schema["type"])
-    if schema["type"] == "any":
+    if schema.get("type") == "any":
         del schema["type"]
     if isinstance(schema.get("items"), Mapping):
-        schema["items"] = _schema(schema["items"])
+        schema["items"] = as_schema(schema["items"])
     if isinstance(schema.get("properties"), Mapping):
-        schema["properties"] = {name: _schema(inner) for name, inner in schema["properties"].items()}
+        schema["properties"] = {name: as_schema(inner) for name, inner in schema["properties"].items()}
     return schema
 
 
@@ -125,7 +126,8 @@ def _message(given: Mapping[str, str]) -> Message:
     return cast(Message, {"role": given["role"], "content": given["content"]})
 
 
-def _rows(path: Path, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def read_rows(path: Path, fields: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file of JSON lines. Raises UserError for one that is broken or lacks a field."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue

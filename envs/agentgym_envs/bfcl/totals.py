@@ -9,7 +9,7 @@ from agentgym.types import Json
 
 TOTALS: Final[Mapping[str, Mapping[str, float | None]]] = {
     "multi_turn": {"base": 1, "miss_func": 1, "miss_param": 1, "long_context": 1}
-}
+}  # fmt: skip
 """The shares of the categories in a total; None: the tasks of all of its categories count alike."""
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, cast, get_args
 
-from agentgym.env import Environment, EpisodeContext, Reply
+from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
 from agentgym.errors import UserError, nearest
 from agentgym.tools import Tools
 from agentgym.types import Message, Split, Task
@@ -32,6 +32,15 @@ class Tau2BenchEnvironment(Environment[Tau2World]):
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 100
     splits = ("train", "test")
+    benchmarks: ClassVar[Mapping[str, Benchmark]] = {
+        f"tau2_bench_{domain}": Benchmark(
+            tasks=tasks,
+            source="git sierra-research/tau2-bench",
+            licence="MIT",
+            options={"domain": domain, "base": True, "unverifiable": True},
+        )
+        for domain, tasks in (("airline", 50), ("retail", 114), ("telecom", 114))
+    }
     requirements: ClassVar[str] = (
         "git clone https://github.com/sierra-research/tau2-bench, and give its folder as `path`; pip install pydantic "
         "loguru deepdiff docstring-parser python-dotenv toml pyyaml pandas (tau2 on PyPI is another package)"
