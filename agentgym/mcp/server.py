@@ -173,8 +173,15 @@ class McpSession:
                 self._opened.set_exception(self._as_ours(error))
 
     def _as_ours(self, error: BaseException) -> Exception:
+        from mcp_types import METHOD_NOT_FOUND
+
         if isinstance(cause := _cause(error), UserError):
             return cause
+        if getattr(cause, "code", None) == METHOD_NOT_FOUND and "initialize" in str(cause):
+            return UserError(
+                f"{self._named()} is not a full MCP server: it does not know `initialize` ({cause}). If it is an OpenEnv "
+                "server, play it with `--env openenv --env.options.url http://HOST:PORT`, without the /mcp"
+            )
         return InfraError(f"{self._named()} did not start: {_reason(error)}{self._last_words()}")
 
     async def _list(self) -> None:

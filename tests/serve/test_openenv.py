@@ -14,8 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agentgym.env import Environment
+from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.http_server import listen
+from agentgym.mcp import McpServer
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.tasks import drawn
 from agentgym.rollout.text_episode import TextGameConfig
@@ -157,6 +159,12 @@ async def test_the_http_side_has_what_openenv_validate_asks_for() -> None:
         assert openapi["info"]["version"].startswith("1.") and {"/reset", "/step", "/state"} <= openapi["paths"].keys()
         assert (await client.post("/mcp", json={})).json()["jsonrpc"] == "2.0"
         assert (await client.post("/reset", json={"seed": 2})).json()["reward"] == 0.0
+
+
+async def test_its_mcp_address_is_told_apart_from_a_full_mcp_server() -> None:
+    async with served("tool_use") as (address, _):
+        with pytest.raises(UserError, match=r"not a full MCP server: it does not know `initialize` .* `--env openenv"):
+            await McpServer.http(f"http://{address}/mcp").open()
 
 
 async def test_the_server_ends_with_sessions_open() -> None:
