@@ -125,11 +125,15 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
         shutil.rmtree(made)
     if words[:1] == ["launch"]:
         words = [*words, "--dry-run"]  # nothing is submitted, where there is a scheduler
-    is_server = words[:1] == ["host"] or (words[:1] == ["view"] and "--export" not in words)  # it would not end
+    is_server = (  # it would not end
+        words[:1] == ["host"] or words[:2] == ["envs", "serve"] or (words[:1] == ["view"] and "--export" not in words)
+    )
     name, rest, moved = called(words) if words else ("", [], "")
     if moved:
         raise CommandFailed(moved)
-    needs_more = words[:2] in (["agents", "check"], ["eval", "merge"])  # a program, and shards
+    needs_more = (
+        words[:2] in (["agents", "check"], ["eval", "merge"]) or "openenv" in words
+    )  # a program, shards, a server
     if is_server or needs_more or (name and name not in OWN and not name.startswith("-")):
         command = load_command(name)
         parser = Parser(prog=f"agentgym {name}", description="", examples="")

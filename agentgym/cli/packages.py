@@ -24,6 +24,7 @@ class Template:
     """One kind of package. kind: of the component that it has; empty for other things.
 
     modules: of the package, beside `__init__`. plugin: the file with its hook, where several kinds have the same.
+    folder: of its files among the templates, where another template has the same. files: more, beside the package.
     commands: what to try, of which the first one is a step of its CI.
     extras: of agentgym, which it needs.
     """
@@ -34,6 +35,8 @@ class Template:
     commands: tuple[str, ...] = ("agentgym envs check {{environment}}", "agentgym train --env {{environment}}")
     plugin: str = ""
     extras: str = ""
+    folder: str = ""
+    files: tuple[str, ...] = ()
 
 
 TEMPLATES: Mapping[str, Template] = {
@@ -41,6 +44,14 @@ TEMPLATES: Mapping[str, Template] = {
     "reward": Template(about="A reward, and an environment to try it in", modules=("environment", "rewards")),
     "sandbox": Template(about="A sandbox, and an environment whose agent uses it", modules=("environment", "sandbox")),
     "tools": Template(about="An environment with tools", plugin="shared/environment.py", extras="[tools]"),
+    "openenv": Template(
+        about="An environment that OpenEnv's clients play, in a container",
+        plugin="shared/environment.py",
+        commands=("agentgym envs check {{environment}}", "agentgym envs serve {{environment}}"),
+        extras="[serve,openenv]",
+        folder="env",
+        files=("openenv.yaml", "Dockerfile"),
+    ),
     "sink": Template(
         about="A metric sink",
         modules=("sink",),
@@ -110,6 +121,7 @@ class PackagePlan:
     def contents(self) -> dict[str, str]:
         """The files by their paths in the folder."""
         name, template, about = self.name, self.template, TEMPLATES[self.template]
+        folder = about.folder or template
         plugin = about.plugin or ("shared/component.py" if about.kind else f"{template}/__init__.py")
         sources = {
             "pyproject.toml": "shared/pyproject.toml",
@@ -117,8 +129,9 @@ class PackagePlan:
             ".github/workflows/check.yml": "shared/check.yml",
             f"{name}/__init__.py": plugin,
             f"{name}/py.typed": "shared/py.typed",
-            **{f"{name}/{module}.py": f"{template}/{module}.py" for module in about.modules},
-            f"tests/test_{name}.py": f"{template}/test.py",
+            **{f"{name}/{module}.py": f"{folder}/{module}.py" for module in about.modules},
+            f"tests/test_{name}.py": f"{folder}/test.py",
+            **{path: f"{template}/{path}" for path in about.files},
         }
         group, target = ('"agentgym.commands"', f"{name}.command") if template == "command" else ("agentgym", name)
         values = {

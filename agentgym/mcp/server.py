@@ -179,8 +179,8 @@ class McpSession:
             return cause
         if getattr(cause, "code", None) == METHOD_NOT_FOUND and "initialize" in str(cause):
             return UserError(
-                f"{self._named()} is not a full MCP server: it does not know `initialize` ({cause}). If it is an OpenEnv "
-                "server, play it with `--env openenv --env.options.url http://HOST:PORT`, without the /mcp"
+                f"{self._named()} is not a full MCP server: it does not know `initialize` ({cause}). If it is "
+                "an OpenEnv server, play it with `--env openenv --env.options.url http://HOST:PORT`, without the /mcp"
             )
         return InfraError(f"{self._named()} did not start: {_reason(error)}{self._last_words()}")
 

@@ -22,6 +22,7 @@ agentgym new short_answers --template reward
 agentgym new stack_machine --template sandbox --folder packages/stack_machine
 agentgym new lamps --template tools
 agentgym new my_loss --template loss
+agentgym new my_game --template openenv
 agentgym new crosswords --source git+https://example.org/me/agentgym@v0.1
 """
 TAKES_OVERRIDES = False
