@@ -80,13 +80,20 @@ gc.unfreeze = _give_back
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several processes may share the tests: a file is one's, and so are all that look at the engine's containers."""
+    """Several processes may share the tests: a file is one's, and so are all that share what the machine has once."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            group = "sandboxes" if _looks_at_containers(item) else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-def _looks_at_containers(item: pytest.Item) -> bool:
-    sandboxes = Path(__file__).parent / "sandboxes"
-    return sandboxes in item.path.parents or item.get_closest_marker("docker") is not None
+def _group(item: pytest.Item) -> str:
+    uses = {*getattr(item, "fixturenames", ())}
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        uses |= {value for value in item.callspec.params.values() if isinstance(value, str)}
+    if item.get_closest_marker("docker") is not None or uses & {"engine", "archive"}:
+        return "sandboxes"  # they look at the engine's containers
+    if "bubblewrap" in uses:
+        return "bubblewrap"  # the limit on processes is that of one user
+    if item.get_closest_marker("hostile") is not None and Path(__file__).parent / "sandboxes" in item.path.parents:
+        return "sandboxes"  # an attack may take all that the machine has
+    return str(item.path)

@@ -61,6 +61,7 @@ class TestGradedStrictly(GradingConformance):
         return ProcessBackend()
 
 
+@pytest.mark.xdist_group("bubblewrap")
 class TestBubblewrap(Ours):
     """In a process of an ordinary user, as everywhere in these tests."""
 
