@@ -51,7 +51,8 @@ def find_side(given: str) -> Side:
     from agentgym.evals.compare import Saved
 
     path = Path(given)
-    if not (path / "status.json").is_file() or (folder := RunFolder.open(path)).checkpoint_steps():
+    folder = RunFolder.open(path) if (path / "status.json").is_file() else None
+    if folder is None or folder.checkpoint_steps() or not folder.is_evaluation:
         policy = find_policy(given)
         if served_name(given) is None:
             local_folder(policy.path)  # raises for a path where nothing is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,13 +18,18 @@ from agentgym.evals.statistics import mcnemar, paired_difference, run_difference
 from agentgym.runs.folder import RunFolder, RunStatus
 
 
+def save_weights(checkpoint: Path) -> None:
+    (checkpoint / "hf").mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+
+
 @pytest.fixture
 def runs(cli) -> list[str]:
     """Two runs, whose configs differ in the learning rate. a solves tasks 0 to 8, b 2 to 13."""
     cli.jobs.solves = lambda model, task, sample: 2 <= task < 14 if "runs/b" in model else task < 9
     for name, rate in (("a", "1e-4"), ("b", "2e-4")):
         assert cli.train("--name", name, "--loop.steps", "5", "--optimizer.lr", rate).code == 0
-        (RunFolder.open(f"runs/{name}").checkpoint_dir(5) / "hf").mkdir(parents=True)
+        save_weights(RunFolder.open(f"runs/{name}").checkpoint_dir(5))
     return ["runs/a", "runs/b"]
 
 
@@ -87,7 +93,7 @@ def test_several_sides_are_compared_with_one_and_corrected_for_their_number(cli,
         2 <= task < 14 if "runs/b" in model else True if "runs/c" in model else task < 9
     )
     assert cli.train("--name", "c", "--loop.steps", "5", "--optimizer.lr", "1e-4").code == 0
-    (RunFolder.open("runs/c").checkpoint_dir(5) / "hf").mkdir(parents=True)
+    save_weights(RunFolder.open("runs/c").checkpoint_dir(5))
     words = ("compare", "runs/b", "runs/a", "runs/c", "--against", "a", "--samples", "1")
     end = cli(*words)
     assert end.code == 0, end.err
@@ -136,7 +142,7 @@ def test_runs_of_several_seeds_are_compared_with_the_run_as_the_unit(cli) -> Non
     for name in ("a0", "a1", "a2", *solved, "b9"):
         with RunFolder.create("runs", name) as folder:
             folder.save_config({"env": {"name": "counting"}, "loop": {"seed": int(name[1])}, "logging": {"sinks": []}})
-            (folder.checkpoint_dir(5) / "hf").mkdir(parents=True)
+            save_weights(folder.checkpoint_dir(5))
             folder.set_status(RunStatus.DONE)
     words = ("compare", "runs/a0,runs/a1,runs/a2", "runs/b2,runs/b0,runs/b1", "--samples", "1")
     end = cli(*words)
@@ -172,6 +178,8 @@ def test_an_unfinished_evaluation_is_not_compared(cli, runs) -> None:
     end = cli("compare", "evals/cut", "runs/b")
     assert end.code == 2 and "agentgym eval --resume evals/cut" in end.err
     assert cli("compare", "runs/a", "runs/c").code == 2
+    shutil.rmtree("runs/b/checkpoints")
+    assert "run 'runs/b' has no checkpoint yet" in cli("compare", "runs/a", "runs/b").err
 
 
 def test_evaluations_of_other_tasks_are_refused_unless_that_is_allowed(cli, runs) -> None:

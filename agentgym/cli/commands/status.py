@@ -93,9 +93,11 @@ def _of_evaluation(
         shell.say(wrap(_progress_text(one), shell.width))
         if one.finished:
             result = EvalResult.from_mapping(read_record(folder, one.step)["result"])  # type: ignore[arg-type]
-            for header, rows in (eval_table([result]), *measure_tables([result]), pass_table(result)):
-                if rows:
-                    shell.say_table(header, rows)
+            for table in (eval_table([result]), *measure_tables([result])):
+                shell.say_table(*table)
+            header, shares = pass_table(result)
+            if shares:
+                shell.say_table(header, shares)
         elif one.success is not None:
             shell.say(
                 f"success so far {one.success:.3f} [{one.low:.3f}, {one.high:.3f}] (95%, {one.num_tasks} tasks); short "
