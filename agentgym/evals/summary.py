@@ -221,10 +221,11 @@ def _policy(
         return {"policy": name, "model": name, "run": "", "run_dir": "", "step": None, "train_seed": None, "recipe": ""}
     run = Path(found["run"]) if found else folder.path
     if found:
-        places = [run, folder.path.parent.parent / run]
+        candidates = [run, folder.path.parent.parent / run]
         if within is not None:
-            places = [one for one in places if any(one.resolve().is_relative_to(root.resolve()) for root in within)]
-        if there := [one for one in places if (one / "config.yaml").is_file()]:
+            roots = [root.resolve() for root in within]
+            candidates = [one for one in candidates if any(one.resolve().is_relative_to(root) for root in roots)]
+        if there := [one for one in candidates if (one / "config.yaml").is_file()]:
             run, config = there[0], read_yaml(there[0] / "config.yaml")
         base = str(value_at(config, "model.path") or "")
         model = "" if base == model else base  # unknown once the run is gone

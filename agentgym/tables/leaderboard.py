@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -302,17 +303,20 @@ def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tup
     Of a policy that was measured several times on one benchmark the newest figure is shown.
     """
     measures = {at: _measure(some, metric) for at, some in _by_section(rows).items()}
-    places = [*measures]
+    columns = [*measures]
     found: dict[str, dict[tuple[str, int], Figure]] = {}
     for row in sorted(rows, key=lambda row: max(one.time for one in row.members)):
         if (one := row.figure(measures[row.section])) is not None:
             found.setdefault(row.policy, {})[row.section] = one
-    best = sorted(found, key=lambda policy: [-found[policy][at].value if at in found[policy] else 1e9 for at in places])
+
+    def values(policy: str) -> list[float]:
+        return [-found[policy][at].value if at in found[policy] else math.inf for at in columns]
+
     cells = tuple(
-        (policy, *(f"{_number(one)} {interval(one)}" if (one := found[policy].get(at)) else "-" for at in places))
-        for policy in best
+        (policy, *(f"{_number(one)} {interval(one)}" if (one := found[policy].get(at)) else "-" for at in columns))
+        for policy in sorted(found, key=values)
     )
-    names = (f"{at[0]} v{at[1]}" + " (reward)" * (measures[at] != metric) for at in places)
+    names = (f"{at[0]} v{at[1]}" + " (reward)" * (measures[at] != metric) for at in columns)
     return ("policy", *names), cells
 
 

@@ -30,11 +30,10 @@ Intervals that overlap do not show that two policies are alike: `agentgym compar
 EXAMPLES = """
 agentgym leaderboard
 agentgym leaderboard runs evals --env code_exec --last
-agentgym leaderboard evals --metric pass@4
-agentgym leaderboard evals --env agentdojo --metric resistance
-agentgym leaderboard evals --sort -cost --tag paper
+agentgym leaderboard evals --metric pass@2
+agentgym leaderboard evals --sort -tokens --search tiny
 agentgym leaderboard evals --matrix --format latex --output table.tex
-agentgym leaderboard runs/math-0 runs/math-1 --each --output seeds.csv
+agentgym leaderboard evals --each --output all.csv
 agentgym leaderboard evals --json
 """
 TAKES_OVERRIDES = False

@@ -15,9 +15,9 @@ Note something about a run or an evaluation, or tag it: `agentgym leaderboard` a
 --tag and --search. It is kept in the run's folder (notes.json). Without a text and tags, what is noted is shown.
 """
 EXAMPLES = """
-agentgym runs note runs/math-1 "learning rate 3e-6, the run of the paper" --tag paper
-agentgym runs note runs/math-1 --step 40 --tag best
-agentgym runs note evals/tiny-math-20260801-120000 --tag baseline --untag draft
+agentgym runs note runs/math-1 "learning rate 3e-6, the run of the paper" --tag paper --tag draft
+agentgym runs note runs/math-1 --step 20 --tag best
+agentgym runs note runs/math-1 --untag draft
 agentgym runs note runs/math-1 ""
 agentgym runs note runs/math-1
 """
