@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
 NPM_AGENTS := .npm-agents
+VERIFIERS := .venv-verifiers
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
@@ -33,7 +34,7 @@ test: setup-test ## set up, then lint and, beside it, run the tests: all but the
 	$(VENV)/bin/python -m pytest -n 4 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
 	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
-test-hostile: setup-test $(NPM_AGENTS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
+test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
@@ -90,12 +91,20 @@ $(NPM_AGENTS)/.installed: tests/npm-agents.txt
 	@npm install --silent --no-audit --no-fund --prefix $(NPM_AGENTS) $$(grep -v '^#' tests/npm-agents.txt)
 	@touch $@
 
+$(VERIFIERS)/.installed: tests/requirements-verifiers.txt
+	@echo "setup: installing verifiers into $(VERIFIERS), an environment of its own"
+	@$(PYTHON) -m venv $(VERIFIERS)
+	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-verifiers.txt
+	@# the older interface, whose last version needs another mcp than the new one, beside it
+	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps --target $(VERIFIERS)/older verifiers==0.3.1
+	@touch $@
+
 test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
 	@# programs leave connections to the garbage collector, which is no fault of the test that it comes in
 	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
 	  tests/serve/clients tests/plugins/agents -m agents $(ARGS)
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) $(VERIFIERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

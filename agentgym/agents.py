@@ -12,7 +12,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentgym.env import Reply
+from agentgym.env import Environment, EpisodeContext, Reply, State
+from agentgym.errors import UserError
 from agentgym.sandbox import Session
 from agentgym.stability import renamed
 from agentgym.tools import Schema
@@ -117,6 +118,25 @@ class Agent(ABC):
     async def close(self) -> None:
         """Called at the end of a run: end what episodes shared. Safe to call twice."""
         return
+
+
+class ProgramEnvironment(Environment[State]):
+    """An environment whose own program asks the policy, as one that was written for another library does.
+
+    What is sampled for the program is trained token for token. Of the other methods `tasks`, `start` and `finish`
+    count, and the rewards; no agent can be chosen.
+    """
+
+    @abstractmethod
+    async def play(self, context: EpisodeContext[State], policy: AgentContext) -> None:
+        """Play one episode to its end, and leave what rewards need in `context.info`.
+
+        policy: its url, key and model lead to the policy. Cancelled when a limit has ended the episode. Raises
+        InfraError for what is to be played again; anything else is a fault of the environment.
+        """
+
+    async def reply(self, context: EpisodeContext[State]) -> Reply:
+        raise UserError(f"{self.name!r} plays its episodes with a program of its own; a text cannot play them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -90,6 +92,7 @@ class Environment(ABC, Generic[State]):
     splits: tuple[Split, ...] = ("train", "test")  # an evaluation set has ("test",) alone
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
     dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
+    shorthand: ClassVar[str] = ""  # the option that VALUE gives in `--env NAME:VALUE`
     requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`
     benchmarks: ClassVar[Mapping[str, Benchmark]] = {}  # published sets that it plays, by name
 
@@ -138,6 +141,20 @@ class Environment(ABC, Generic[State]):
         check an environment without a model, and to make demonstrations.
         """
         return None
+
+
+def with_shorthand(offered: object, value: str) -> type[Environment[Any]] | None:
+    """The environment whose option `shorthand` has that value; None for anything that has no such option."""
+    if not (isinstance(offered, type) and issubclass(offered, Environment) and offered.shorthand):
+        return None
+
+    def init(self: Any, **options: Any) -> None:
+        offered.__init__(self, **{offered.shorthand: value, **options})
+
+    init.__signature__ = inspect.signature(offered.__init__)  # type: ignore[attr-defined]  # its options are known
+    return types.new_class(
+        offered.__name__, (offered,), exec_body=lambda body: body.update(__init__=init, name=offered.name)
+    )
 
 
 def default_weights(environment: object) -> dict[str, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, TypeAlias
 
 import pluggy
@@ -37,6 +39,32 @@ NOUNS: Mapping[Kind, str] = {
 }
 BASES: Mapping[str, type] = {"environments": Environment, "sandboxes": SandboxBackend, "sinks": MetricSink}
 ONE_TOO_MANY = "uninstall one, or name one distribution or plugin under `plugins.disabled`"
+
+
+class PluginStatus(StrEnum):
+    FOUND = "found"  # not imported yet
+    LOADED = "loaded"
+    FAILED = "failed"
+    DUPLICATE = "duplicate"  # another distribution brings a plugin of this name
+    DISABLED = "disabled"
+
+
+@dataclass(slots=True, kw_only=True)
+class PluginRecord:
+    """One plugin: where it came from and its status. error: also what it provides that another one owns."""
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+    status: PluginStatus = PluginStatus.FOUND
+    error: str = ""
+    trace: str = ""
+    provides: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        return f"{self.name!r} of {self.distribution} {self.version}"
 
 
 class Specs:

@@ -13,21 +13,22 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TypeAlias, TypeVar, cast
 
 import pluggy
 
 from agentgym.components import SEAMS, ComponentKind, find
 from agentgym.contracts import ContractError, check_made, warn_misspelt
-from agentgym.env import Environment
+from agentgym.env import Environment, with_shorthand
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.hook_specs import GROUP as GROUP
 from agentgym.hook_specs import NOUNS as NOUNS
 from agentgym.hook_specs import ONE_TOO_MANY, Provided, Specs, checked
 from agentgym.hook_specs import EnvironmentFactory as EnvironmentFactory
 from agentgym.hook_specs import Kind as Kind
+from agentgym.hook_specs import PluginRecord as PluginRecord
+from agentgym.hook_specs import PluginStatus as PluginStatus
 from agentgym.hook_specs import SandboxFactory as SandboxFactory
 from agentgym.hook_specs import SinkFactory as SinkFactory
 from agentgym.hook_specs import hookimpl as hookimpl
@@ -40,32 +41,6 @@ from agentgym.sinks import EpisodeSink, MetricSink
 from agentgym.stability import ATTRIBUTE, built_for, stated_by
 
 log = logging.getLogger(__name__)
-
-
-class PluginStatus(StrEnum):
-    FOUND = "found"  # not imported yet
-    LOADED = "loaded"
-    FAILED = "failed"
-    DUPLICATE = "duplicate"  # another distribution brings a plugin of this name
-    DISABLED = "disabled"
-
-
-@dataclass(slots=True, kw_only=True)
-class PluginRecord:
-    """One plugin: where it came from and its status. error: also what it provides that another one owns."""
-
-    name: str
-    target: str
-    distribution: str
-    version: str
-    status: PluginStatus = PluginStatus.FOUND
-    error: str = ""
-    trace: str = ""
-    provides: tuple[str, ...] = ()
-
-    @property
-    def origin(self) -> str:
-        return f"{self.name!r} of {self.distribution} {self.version}"
 
 
 Made = TypeVar("Made")
@@ -137,7 +112,11 @@ class PluginRegistry:
         return found
 
     def environment(self, name: str) -> EnvironmentFactory:
-        """The environment by name, or by import path: `my_env.py:GuessNumber`."""
+        """The environment by name, by name and its first option, or by import path: `my_env.py:GuessNumber`."""
+        short, _, value = name.partition(":")
+        offered = self._get("environments", short) if value and short in self.names("environments") else None
+        if made := with_shorthand(offered, value):
+            return made
         if is_import_path(name):
             return import_class(name, "a subclass of agentgym.Environment", Environment, local=True)
         return cast(EnvironmentFactory, self._get("environments", name))

@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
-from agentgym.agents import Agent, AgentFailed
-from agentgym.env import Reply
+from agentgym.agents import Agent, AgentContext, AgentFailed, ProgramEnvironment
+from agentgym.env import EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError, waited_for
 from agentgym.plugin_errors import origin_of
 from agentgym.policies.conversation import CallHandler, EpisodeHandler
 from agentgym.rollout.calls import AgentTurn
 from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver
+from agentgym.rollout.runner import EpisodeBroken, EpisodeRunner, EpisodeTimeOver, end_for_time
 from agentgym.sandbox import Session
 from agentgym.tools import Schema, ToolCall
 from agentgym.types import Json, Message, Outcome, Stop
@@ -45,6 +45,18 @@ class ProgramEndpoint(Protocol):
     def admit(self, handler: CallHandler) -> str: ...
 
     def conclude(self, key: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnProgram(Agent):
+    """The program of an environment, which plays in the place of an agent."""
+
+    environment: ProgramEnvironment[Any]
+
+    async def play(self, context: AgentContext) -> None:
+        assert isinstance(context, PlayingContext), "it is played by AgentPlayer"
+        await self.environment.play(context.episode, context)
+        context.played()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,13 +161,21 @@ class AgentPlayer(EpisodePlayer):
         elif episode.stop is not None:
             return
         elif isinstance(error, (InfraError, UserError)):
-            raise EpisodeBroken.by(f"agent:{self.name}", error, retry=isinstance(error, InfraError)) from error
+            raise EpisodeBroken.by(self._source, error, retry=isinstance(error, InfraError)) from error
         elif error is not None and (infra := waited_for(error)) is not None:
             raise EpisodeBroken.by(runner.of_sandbox, infra, retry=True) from error
+        elif error is not None and isinstance(self.agent, OwnProgram):
+            raise EpisodeBroken.by(self._source, error, retry=False, thing=self.environment) from error
         elif error is not None:
             episode.stop, episode.outcome = Stop.AGENT, Outcome.INVALID
         else:
             episode.stop = Stop.MAX_TURNS if context.spent else Stop.ABANDONED
+
+    @property
+    def _source(self) -> str:
+        """Of errors that are the program's."""
+        own = isinstance(self.agent, OwnProgram)
+        return f"environment:{self.environment.name}.play" if own else f"agent:{self.name}"
 
     def _end_at_limit(self, runner: EpisodeRunner) -> None:
         """The program's fault, unless the environment and its sandbox took half of the time.
@@ -163,6 +183,10 @@ class AgentPlayer(EpisodePlayer):
         A program that hangs by itself reached no limit of the machine's: `time_limit` stays empty.
         """
         episode, limit_s = runner.episode, self.config.episode_time_s
+        if isinstance(self.agent, OwnProgram):
+            end_for_time(episode, self.config)
+            episode.outcome = Outcome.INVALID
+            return
         times_s, episode.stop = episode.timing_s, Stop.TIME
         environment_s, queue_s = times_s.get("environment_s", 0.0), times_s.get("queue_s", 0.0)
         waited_s = environment_s + times_s.get("generate_s", 0.0) - queue_s
@@ -195,6 +219,11 @@ class PlayingContext:
         self._one_at_a_time = asyncio.Lock()
         self._turns_at_call = -1  # how many turns the policy had taken at the last call of a tool
         self._closed = asyncio.Event()
+
+    @property
+    def episode(self) -> EpisodeContext[Any]:
+        """The episode, as its environment sees it."""
+        return self._runner.context
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -258,6 +287,10 @@ class PlayingContext:
         notes = self._runner.episode.info.setdefault("agent", {})
         assert isinstance(notes, dict)
         notes[clean_text(key)] = clean(value)
+
+    def played(self) -> None:
+        """The environment's own program has ended by itself."""
+        self._runner.episode.stop = self._runner.episode.stop or Stop.DONE
 
     def close(self) -> None:
         """The environment takes nothing more."""

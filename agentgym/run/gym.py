@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-from agentgym.agents import Agent, Chat
+from agentgym.agents import Agent, Chat, ProgramEnvironment
 from agentgym.components import SEAMS, name_of
 from agentgym.env import Environment
 from agentgym.errors import UserError, pip_install
@@ -18,7 +18,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
 from agentgym.plugin_errors import blamed
-from agentgym.policies.by_agent import AgentPlayer, ProgramEndpoint
+from agentgym.policies.by_agent import AgentPlayer, OwnProgram, ProgramEndpoint
 from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
@@ -68,6 +68,7 @@ class Gym:
     capabilities: Capabilities | None  # of the backend, on this machine
     activity: Activity
     settled: Settled
+    agent: Agent  # that of the recipe, or the environment's own program
     endpoint: ProgramEndpoint | None = (
         None  # through which an agent's program asks the policy; None: the built-in loop plays
     )
@@ -92,12 +93,7 @@ class Gym:
                 reporter.note(note)
             for tasks in [train, test] if training else [test]:
                 _check_prompts(recipe, renderer, tasks, tools, positions_of(model_path))
-        elif not isinstance(recipe.agent, Chat):
-            raise UserError(
-                f"the agent {name_of('agents', recipe.agent)!r} cannot play with a policy behind a server; give "
-                "a model's folder, or leave the agent out"
-            )
-        agent = recipe.agent
+        agent = _agent_of(recipe, environment, here=renderer is not None)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_close, agent)
             with blamed("agents", agent):
@@ -113,6 +109,7 @@ class Gym:
                 capabilities=capabilities,
                 activity=Activity(),
                 settled=settled,
+                agent=agent,
             )
             undo.push_async_callback(gym.close)
             await gym._open_endpoint()
@@ -120,15 +117,14 @@ class Gym:
         return gym
 
     async def _open_endpoint(self) -> None:
-        agent = self.settled.recipe.agent
+        agent = self.agent
         if isinstance(agent, Chat):
             return
         try:
             from agentgym.serve.endpoint import Endpoint
         except ModuleNotFoundError as error:
-            name = name_of("agents", agent)
             raise UserError(
-                f"the agent {name!r} asks the policy through an endpoint, which needs {error.name}: "
+                f"{_name_of(agent)} asks the policy through an endpoint, which needs {error.name}: "
                 f"{pip_install('serve')}"
             ) from error
         self.stack.push_async_callback(_close, agent)
@@ -156,8 +152,8 @@ class Gym:
         }
         if self.endpoint is None:
             return EpisodePlayer(**shared)
-        agent = self.settled.recipe.agent
-        return AgentPlayer(agent=agent, name=name_of("agents", agent), endpoint=self.endpoint, **shared)
+        name = self.environment.name if isinstance(self.agent, OwnProgram) else name_of("agents", self.agent)
+        return AgentPlayer(agent=self.agent, name=name, endpoint=self.endpoint, **shared)
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
@@ -167,6 +163,28 @@ class Gym:
         await self.scorer.close()
         if self.backend is not None:
             await self.backend.close()
+
+
+def _agent_of(recipe: Recipe, environment: Environment, *, here: bool) -> Agent:
+    """Raises UserError for one that cannot play in this environment, or not with a policy behind a server."""
+    agent: Agent = recipe.agent
+    if isinstance(environment, ProgramEnvironment):
+        if not isinstance(agent, Chat):
+            raise UserError(
+                f"{environment.name!r} plays its episodes with a program of its own; leave the agent "
+                f"{name_of('agents', agent)!r} out"
+            )
+        agent = OwnProgram(environment=environment)
+    if not here and not isinstance(agent, Chat):
+        advice = "" if isinstance(agent, OwnProgram) else ", or leave the agent out"
+        raise UserError(f"{_name_of(agent)} cannot play with a policy behind a server; give a model's folder{advice}")
+    return agent
+
+
+def _name_of(agent: Agent) -> str:
+    if isinstance(agent, OwnProgram):
+        return f"the environment {agent.environment.name!r}"
+    return f"the agent {name_of('agents', agent)!r}"
 
 
 async def _close(agent: Agent) -> None:
@@ -235,6 +253,7 @@ def prepare(
     if recipe.model.tool_format != "auto":
         registry.component("tool_formats", recipe.model.tool_format)
     environment = build_environment(registry, recipe.env.name, recipe.env.options)
+    _agent_of(recipe, environment, here=here)
     scorer = Scorer.of(environment, registry, recipe.rewards)
     if here:
         _check_lengths(recipe)

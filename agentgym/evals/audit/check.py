@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentgym.agents import ProgramEnvironment
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError, nearest
 from agentgym.evals.audit.findings import KINDS, Report
@@ -99,7 +100,9 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
     if config.has("tasks"):
         check_stream(environment, config.seed, report, say, limit_s=config.task_s)
     tasks = [] if report.hangs else _tasks(environment, config, report)
-    if tasks:
+    if isinstance(environment, ProgramEnvironment):
+        report.notes.append("it plays its episodes with a program of its own, so only its tasks are checked")
+    elif tasks:
         await _play(registry, environment, tasks, config, report, say)
     elif not report.findings:
         report.add("no_tasks", "test", "there is no task that can be played")

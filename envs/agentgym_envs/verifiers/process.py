@@ -1,0 +1,145 @@
+"""The process in which an environment package is loaded, and the requests to it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
+from typing import IO, Any, Final
+
+from agentgym.errors import InfraError, UserError
+from agentgym.programs import Tail, exit_reason, kill_all, tagged
+
+PROGRAM: Final = Path(__file__).with_name("program.py")
+TAIL_BYTES: Final = 4000  # of what it writes, for errors
+NEEDED: Final = ("HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
+
+
+class PackageProcess:
+    """Started by the first request, and again by the first after its end. Requests may come from any thread.
+
+    name: of the package, for errors. python: its interpreter, empty is this one. variables: names of environment
+    variables that it gets beside `PATH` and the like.
+    """
+
+    def __init__(self, name: str, python: str, variables: Sequence[str]) -> None:
+        self._name, self._python, self._variables = name, python or sys.executable, variables
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tag = ""
+        self._pending: dict[int, Future[Any]] = {}
+        self._tail = Tail(TAIL_BYTES)
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.starts = 0
+        """How often it was started: what was opened before is gone."""
+
+    def request(self, op: str, **fields: object) -> tuple[int, Future[Any]]:
+        """Returns at once: its number, and the answer to come, for `value_of`; InfraError where it ends before."""
+        with self._lock:
+            process = self._running()
+            number, future = next(self._numbers), Future[Any]()
+            self._pending[number] = future
+            self._write(process, {"id": number, "op": op, **fields})
+        return number, future
+
+    @property
+    def alive(self) -> bool:
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def cancel(self, number: int) -> None:
+        """End a request that nobody waits for any more."""
+        with self._lock:
+            if self._process is not None and self._pending.pop(number, None) is not None:
+                self._write(self._process, {"op": "cancel", "target": number})
+
+    def close(self) -> None:
+        """End it and all that it started; safe to call twice."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            kill_all(process.pid if process.poll() is None else None, self._tag)
+            for thread in self._threads:
+                thread.join()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        if shutil.which(self._python) is None:
+            raise UserError(f"verifiers: there is no interpreter {self._python!r}; give a path in env.options.python")
+        given = {name: os.environ[name] for name in (*NEEDED, *self._variables) if name in os.environ}
+        for name in set(self._variables) - set(given):
+            raise UserError(f"verifiers: env.options.variables names {name}, which is not set")
+        self._tag, environ = tagged({**given, "PYTHONUNBUFFERED": "1"})
+        self._process = process = subprocess.Popen(
+            [self._python, str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+        self.starts += 1
+        assert process.stdout is not None and process.stderr is not None, "both are pipes"
+        self._threads = [
+            threading.Thread(target=self._read, args=(process, process.stdout, self._tag), daemon=True),
+            threading.Thread(target=self._collect, args=(process.stderr,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        return process
+
+    @staticmethod
+    def _write(process: subprocess.Popen[bytes], request: Mapping[str, object]) -> None:
+        assert process.stdin is not None, "it is a pipe"
+        with contextlib.suppress(OSError):  # it has ended: its reader says so
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+
+    def _read(self, process: subprocess.Popen[bytes], answers: IO[bytes], tag: str) -> None:
+        """Hand answers over until it ends; then no request that was made of it gets one."""
+        with answers, contextlib.suppress(ValueError):  # no answer of the program's: it can't be relied on any more
+            for line in answers:
+                answer = json.loads(line)
+                with self._lock:
+                    future = self._pending.pop(answer["id"], None)
+                if future is not None:
+                    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                        future.set_result(answer)
+        kill_all(process.pid if process.poll() is None else None, tag)
+        reason = exit_reason(process.wait())
+        with self._lock:
+            assert process.stdin is not None, "it is a pipe"
+            with contextlib.suppress(OSError):  # what was not sent
+                process.stdin.close()
+            if self._process not in (process, None):
+                return
+            lost, self._pending = self._pending, {}
+        error = f"the process of {self._name} {reason}: {self._tail.text()[-1500:].strip()}"
+        for future in lost.values():
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(InfraError(error))
+
+    def _collect(self, written: IO[bytes]) -> None:
+        with written:
+            while piece := os.read(written.fileno(), 1 << 16):
+                self._tail.add(piece)
+
+
+def value_of(answer: Mapping[str, Any], name: str) -> Any:
+    """What a request returned. Raises UserError for the user's mistake, InfraError for what failed in the package."""
+    error = answer.get("error")
+    if error is None:
+        return answer["value"]
+    if error["kind"] == "mistake":
+        raise UserError(f"verifiers: {error['text']}")
+    raise InfraError(f"{name} failed: {error['text']}")

@@ -1,0 +1,143 @@
+"""Environment packages of verifiers: splits, rewards, and whose fault it is when one fails.
+
+They are played by a small library of the same interface; `tests/envs/test_verifiers_packages.py` takes the real one.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agentgym.errors import UserError
+from agentgym.hooks import PluginRegistry
+from agentgym.run.gym import _agent_of
+from agentgym.run.layers import finish_recipe
+from agentgym.testing import CharacterTokenizer
+from agentgym.types import Outcome, Stop
+from agentgym_envs.verifiers import Verifiers
+from tests.playing_packages import play
+
+SMALL = Path(__file__).parents[1] / "data" / "small_verifiers"
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """package(**options): the environment of the package `small_words`; its processes end with the test."""
+    monkeypatch.setenv("PYTHONPATH", str(SMALL))
+    made: list[Verifiers] = []
+
+    def make(environment="small_words", **options):
+        options = {"python": sys.executable, "variables": ["PYTHONPATH"], **options}
+        made.append(Verifiers(environment=environment, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+async def test_a_package_gives_the_reward_of_what_was_sampled_for_it_many_at_a_time(package):
+    environment = package(success_at=0.5)
+    [right, *_] = (task.prompt[0]["content"].removeprefix("say ") for task in environment.tasks("test"))
+    for said, reward in ((right, 1.0), ("no", 0.0)):
+        for episode in await play(environment, said, count=8):
+            assert (episode.outcome, episode.stop, episode.reward) == (Outcome.SCORED, Stop.DONE, reward)
+            assert episode.success == bool(reward) and episode.info["metrics"] == {"chars": len(said)}
+            [turn] = episode.turns
+            assert turn.completion_ids == CharacterTokenizer().encode(f"{said}<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("die", "the process of small_words exited with 3"),
+        ("raise", "small_words failed: ZeroDivisionError: by the package"),
+        ("nan", "small_words gave the reward nan; a finite number was expected"),
+        ("text", "small_words gave the reward '1.0'"),
+        ("none", "small_words gave the reward None"),
+    ],
+)
+async def test_what_a_package_does_wrong_is_its_own_fault_and_played_again(package, said, message):
+    environment = package()
+    [episode] = await play(environment, said)
+    assert (episode.outcome, episode.retries) == (Outcome.INFRA_ERROR, 1)
+    assert episode.error.source == "environment:verifiers.play" and message in episode.error.message
+    [after] = await play(environment, said, "no")  # the first time it fails again
+    assert (after.outcome, after.retries) == (Outcome.SCORED, 1)
+
+
+async def test_a_package_that_hangs_is_not_the_policys_fault_and_ends_with_its_episode(package):
+    environment = package()
+    [episode] = await play(environment, "hang", episode_time_s=0.5)
+    assert (episode.outcome, episode.stop) == (Outcome.INFRA_ERROR, Stop.TIME)
+    assert "for the environment and its sandbox for the rest" in episode.error.message
+    [episode] = await play(environment, "no")
+    assert episode.outcome is Outcome.SCORED
+
+
+@pytest.mark.parametrize(("size", "num_test"), [(5, 1), (20, 4), (1000, range(150, 250))])
+def test_every_fifth_row_is_held_out_where_the_package_holds_none_out(package, size, num_test):
+    environment = package(arguments={"size": size})
+    train, test = ({task.prompt[0]["content"] for task in environment.tasks(split)} for split in ("train", "test"))
+    assert len(train | test) == size == len(train) + len(test)
+    assert len(test) in num_test if isinstance(num_test, range) else len(test) == num_test
+    assert [*environment.tasks("train", 1)] != [*environment.tasks("train", 2)]
+    assert [*environment.tasks("test", 1)] == [*environment.tasks("test", 2)]
+
+
+def test_held_out_rows_are_the_packages_own_or_those_of_other_arguments(package):
+    own = package(arguments={"size": 5, "own_test": 3})
+    assert [len([*own.tasks(split)]) for split in ("train", "test")] == [5, 3]
+    other = package(arguments={"size": 5}, test_arguments={"size": 7})
+    assert [len([*other.tasks(split)]) for split in ("train", "test")] == [5, 7]
+    with pytest.raises(UserError, match="small_words has no rows for the train split"):
+        [*package(arguments={"size": 0, "own_test": 3}).tasks("train")]
+
+
+async def test_a_row_that_is_another_one_after_its_package_was_loaded_again_is_not_played(package):
+    environment = package(arguments={"drawn": True})
+    [episode] = await play(environment, "die", "no")
+    assert (
+        episode.outcome is Outcome.INFRA_ERROR
+        and "is another one than when its tasks were drawn" in episode.error.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"environment": "unknown"}, r"no environment package 'unknown' in .*python.*; install it there"),
+        ({"python": "no-such-python"}, r"there is no interpreter 'no-such-python'"),
+        ({"variables": []}, r"has no package verifiers: .* -m pip install verifiers"),
+        ({"variables": ["NOT_SET"]}, r"env.options.variables names NOT_SET, which is not set"),
+        ({"arguments": {"sise": 3}}, r"unexpected keyword argument 'sise'"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_said_when_tasks_are_drawn(package, options, message):
+    with pytest.raises(UserError, match=message):
+        next(iter(package(**options).tasks("train")))
+
+
+def test_the_package_is_named_with_the_environment_and_its_options_are_checked():
+    registry = PluginRegistry.discover()
+    made = registry.environment("verifiers:small_words")
+    with closing(made(test_tasks=3)) as environment:
+        assert isinstance(environment, Verifiers) and environment.name == "verifiers" and made.version == 1
+    with pytest.raises(UserError, match="'small_words' does not exist in math"):
+        registry.environment("math:small_words")  # has no such first option
+
+
+@pytest.mark.parametrize(
+    ("agent", "here", "message"),
+    [
+        ("mini_swe", True, "plays its episodes with a program of its own; leave the agent '.*MiniSwe' out"),
+        ("chat", False, "the environment 'verifiers' cannot play with a policy behind a server; give a model"),
+    ],
+)
+def test_no_agent_and_no_served_policy_plays_in_the_place_of_the_package(package, agent, here, message):
+    recipe, _ = finish_recipe({"env": {"name": "math"}, "agent": {"name": agent}})
+    with pytest.raises(UserError, match=message):
+        _agent_of(recipe, package(), here=here)
