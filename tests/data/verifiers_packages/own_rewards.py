@@ -14,17 +14,23 @@ SAID = []
 
 class Answers(BaseHTTPRequestHandler):
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         message = {"role": "assistant", "content": SAID[0]}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-        body["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        body = json.dumps(body).encode()
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        answer = {"id": "1", "created": 1, "model": "m", "usage": usage}
+        choice = {"index": 0, "finish_reason": "stop", "delta" if asked.get("stream") else "message": message}
+        if asked.get("stream"):
+            chunk = json.dumps({**answer, "object": "chat.completion.chunk", "choices": [choice]})
+            self.answer("text/event-stream", f"data: {chunk}\n\ndata: [DONE]\n\n")
+        else:
+            self.answer("application/json", json.dumps({**answer, "object": "chat.completion", "choices": [choice]}))
+
+    def answer(self, kind, text):
         self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(text)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def log_message(self, *_):
         pass
