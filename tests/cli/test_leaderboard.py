@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -214,12 +215,17 @@ def test_versions_are_apart_and_other_tasks_are_named(eight) -> None:
     assert "doubles, version 3, by success" in shown and "doubles, version 4, 16 tasks, by success" in shown
     assert "was played in versions 3, 4: figures of different versions do not compare" in shown
     assert "the rows differ in tasks (9, 16), " in shown and "rollout.max_turns (1, None)" in shown
-    matrix = eight("leaderboard", "evals", "--matrix", "--format", "csv")
-    assert matrix.code == 0
     [header, *_] = eight("leaderboard", "evals", "--matrix").out.splitlines()
     assert re.split(r"  +", header) == ["policy", "doubles v3", "doubles v4"]
     only = eight("leaderboard", "evals", "--env", "doubles@4", "--json").out
     assert [row["policy"] for row in json.loads(only)["rows"]] == ["long step 5"]
+
+
+def test_without_pandas_summaries_are_there_and_a_data_frame_says_what_to_install(eight, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert len(results.summaries("evals")) == 8
+    with pytest.raises(UserError, match="a DataFrame needs pandas: pip install pandas"):
+        results.load("evals")
 
 
 def test_data_frames_of_summaries_seeds_and_episodes(eight) -> None:
@@ -245,6 +251,7 @@ def test_data_frames_of_summaries_seeds_and_episodes(eight) -> None:
         (("leaderboard", "evals", "--metric", "pas@2"), "Did you mean 'pass@2'"),
         (("leaderboard", "evals", "--sort", "cots"), "Did you mean 'cost'"),
         (("leaderboard", "evals", "--output", "a.xls"), "no format has '.xls'"),
+        (("leaderboard", "evals", "--matrix", "--json"), "--matrix is a table; json has all columns of all rows"),
         (("leaderboard", "evals", "--tag", "x"), "none of 8 evaluations fits"),
         (("runs", "note", "evals/api", "--tag", "two words"), "can't be a tag"),
         (("runs", "note", "evals/api", "--untag", "x"), "there is no tag 'x' to remove"),

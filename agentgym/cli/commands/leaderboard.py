@@ -64,6 +64,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     form = _format(arguments)
+    if arguments.matrix and form in ("csv", "json"):
+        raise UserError(f"--matrix is a table; {form} has all columns of all rows: leave one out")
     found = read_evaluations(find_runs(arguments.folders), cache_folder())
     for text in found.broken:
         shell.warn(text)
