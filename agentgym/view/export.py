@@ -20,6 +20,7 @@ from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_jso
 from agentgym.tables.episode import episode_json
 from agentgym.tables.episode_search import MAX_LIMIT, search
 from agentgym.tables.evaluation import evaluation_json
+from agentgym.tables.problems import Problem
 from agentgym.tables.reports import report_json, reports_json
 from agentgym.tables.run import Run
 from agentgym.tables.summary import run_row
@@ -78,7 +79,10 @@ class Export:
         self._add(f"{base}/events?tail=200", lambda: events_json(run, 200))
         for part in run.episodes.read().parts:
             if part.source == "eval":
-                self._add(f"{base}/evaluations/{part.step}", partial(evaluation_json, run, part.step))
+                try:
+                    self._add(f"{base}/evaluations/{part.step}", partial(evaluation_json, run, part.step))
+                except Problem as problem:  # its record is missing, or of another version
+                    self.left_out.append(f"{run.location.id}: {problem}")
 
     def _add_episodes(self, run: Run) -> None:
         """The rows of the newest, and as many of them whole as there is room for."""

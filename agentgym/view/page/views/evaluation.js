@@ -32,7 +32,7 @@ function Measured({ one }) {
   const cells = [
     ...all.pass_at.filter(({ k }) => k > 1).map((pass) => [`pass@${pass.k}`, fixed(pass.value, 3), span(pass.low, pass.high)]),
     all.of === "success" && reward && ["reward", fixed(reward.mean, 3), span(reward.low, reward.high)],
-    ["tokens of an episode", figure(about.tokens === null ? null : about.tokens / Math.max(1, one.played), 1), about.turns === null ? "" : `${figure(about.turns, 1)} turns`],
+    ["tokens of an episode", figure(about.tokens === null ? null : about.tokens / Math.max(1, one.played), 1), about.turns === null ? "" : `${figure(about.turns, 1)} ${about.turns === 1 ? "turn" : "turns"}`],
     ["cost", about.cost === null ? "–" : `${figure(about.cost, 4)} ${harmless(about.currency)}`, about.cost === null ? "" : `${figure(about.cost / Math.max(1, one.played), 5)} an episode`],
     ["time of an episode", duration(about.seconds), ""],
     ["retries", figure(one.retries), ""],
@@ -53,12 +53,12 @@ function Shares({ name, rows }) {
   const id = `by-${name}`;
   const ks = [...new Set(rows.flatMap((row) => row.pass_at.map((pass) => pass.k)))].filter((k) => k > 1).sort((a, b) => a - b);
   return html`<section aria-labelledby=${id}><h2 id=${id}>By ${name}</h2>
-    <div class="scroll"><table class="figures"><thead><tr><th>${name}</th><th class="num">tasks</th><th class="num">${rows[0].of}</th><th>95% interval</th><${BarHead} />${ks.map((k) => html`<th class="num">pass@${k}</th><th class="hide-narrow">95% interval</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr key=${row.kind}><td class="kind">${harmless(String(row.kind))}</td><td class="num">${figure(row.tasks)}</td><td class="num">${fixed(row.value, 3)}</td><td class="nowrap">${span(row.low, row.high)}</td>
+    <div class="scroll"><table class="figures"><thead><tr><th>${name}</th><th class="num">tasks</th><th class="num">${rows[0].of}</th><th>95% interval</th><${BarHead} />${ks.map((k) => html`<th class="num ${k === ks.at(-1) ? "" : "hide-narrow"}">pass@${k}</th><th class="hide-narrow">95% interval</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr key=${row.kind}><td class=${typeof row.kind === "string" ? "kind" : ""}>${harmless(String(row.kind))}</td><td class="num">${figure(row.tasks)}</td><td class="num">${fixed(row.value, 3)}</td><td class="nowrap">${span(row.low, row.high)}</td>
         <td class="hide-narrow">${row.of === "success" && html`<${IntervalBar} mean=${row.value} low=${row.low} high=${row.high} />`}</td>
         ${ks.map((k) => {
           const pass = row.pass_at.find((one) => one.k === k);
-          return html`<td class="num">${fixed(pass?.value, 3)}</td><td class="nowrap hide-narrow">${pass ? span(pass.low, pass.high) : ""}</td>`;
+          return html`<td class="num ${k === ks.at(-1) ? "" : "hide-narrow"}">${fixed(pass?.value, 3)}</td><td class="nowrap hide-narrow">${pass ? span(pass.low, pass.high) : ""}</td>`;
         })}</tr>`)}</tbody></table></div></section>`;
 }
 
