@@ -249,7 +249,7 @@ def _section(rows: Sequence[Row], metric: str, sort: str) -> Section:
     header, cells = table(ordered, metric)
     (benchmark, version), one = rows[0].section, rows[0].first
     alike = len({row.first.num_tasks for row in rows}) == 1
-    title = f"{benchmark}, version {version}" + (f", {one.num_tasks} tasks" if alike else "")
+    title = f"{benchmark}, version {version}" + f", {one.num_tasks} tasks" * alike
     return Section(title=title, metric=metric, header=header, cells=cells, rows=ordered, notes=_notes(rows, metric))
 
 

@@ -81,20 +81,19 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if not rows:
         raise UserError(f"none of {len(found.summaries)} evaluations fits --env, --tag and --search")
     parts = sections(rows, arguments.metric, arguments.sort)
-    notes = [*versions_note(rows), *_unfinished(found)]
+    notes = [f"{part.title}: {note}" if len(parts) > 1 else note for part in parts for note in part.notes]
+    notes += [*versions_note(rows), *_unfinished(found)]
     text = _as_text(form, rows, parts, notes, arguments)
     if arguments.output:
         path = Path(arguments.output)
         with writing(path):
             path.write_text(text, encoding="utf-8")
         shell.say(f"{path}: {len(rows)} rows of {len(found.summaries)} evaluations")
-    elif form == "table":
-        _show(rows, parts, notes, arguments, shell)
     else:
         shell.say(text.rstrip("\n"))
-    if form not in ("table", "json"):
-        for note in dict.fromkeys([note for part in parts for note in part.notes] + notes):
-            shell.warn(f"note: {note}")
+    for note in notes if form != "json" else ():
+        say = shell.say if form == "table" else shell.warn
+        say(f"note: {note}")
     return 0
 
 
@@ -119,8 +118,7 @@ def _as_text(
     if form == "csv":
         return to_csv(flat)
     if form == "json":
-        said = [*notes, *(f"{part.title}: {note}" for part in parts for note in part.notes)]
-        return json.dumps({"metric": arguments.metric, "rows": flat, "notes": said}, indent=1) + "\n"
+        return json.dumps({"metric": arguments.metric, "rows": flat, "notes": notes}, indent=1) + "\n"
     made = [(part.title, part.header, part.cells) for part in parts]
     if arguments.matrix:
         made = [(f"{arguments.metric} with its 95% interval", *matrix(rows, arguments.metric))]
@@ -130,22 +128,6 @@ def _as_text(
 
 def _plain(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([title, *table_lines(header, cells)]) + "\n"
-
-
-def _show(
-    rows: Sequence[Row], parts: Sequence[Section], notes: Sequence[str], arguments: argparse.Namespace, shell: Shell
-) -> None:
-    if arguments.matrix:
-        shell.say_table(*matrix(rows, arguments.metric))
-        notes = [*(f"{part.title}: {note}" for part in parts for note in part.notes), *notes]
-    for part in () if arguments.matrix else parts:
-        shell.say(f"{part.title}, by {arguments.sort or part.metric}")
-        shell.say_table(part.header, part.cells)
-        for note in part.notes:
-            shell.say(f"note: {note}")
-        shell.say()
-    for note in notes:
-        shell.say(f"note: {note}")
 
 
 def _unfinished(found: Evaluations) -> list[str]:
