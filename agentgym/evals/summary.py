@@ -56,7 +56,10 @@ class PassShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardMean:
-    """A reward's mean over tasks. low, high: its 95% interval; None below two tasks. name: empty for the total."""
+    """A reward's mean over tasks. low, high: its 95% interval; None below two tasks. name: empty for the total.
+
+    Among `measures` it is success in a category, `category.NAME`, or what the environment measures, `measure.NAME`.
+    """
 
     name: str
     mean: float
@@ -104,6 +107,7 @@ class EvaluationSummary:
     success: Share | None
     pass_at: tuple[PassShare, ...]
     rewards: tuple[RewardMean, ...]
+    measures: tuple[RewardMean, ...]
     prompt_tokens: int | None
     tokens: int | None
     turns: float | None
@@ -132,6 +136,7 @@ class EvaluationSummary:
                 "success": Share(**saved["success"]) if saved["success"] else None,
                 "pass_at": tuple(PassShare(**one) for one in saved["pass_at"]),
                 "rewards": tuple(RewardMean(**one) for one in saved["rewards"]),
+                "measures": tuple(RewardMean(**one) for one in saved["measures"]),
                 "settings": tuple(saved["settings"]),
                 "tags": tuple(saved["tags"]),
             }
@@ -202,6 +207,11 @@ def summary_of(
             if one["difficulty"] is None
         ),
         rewards=_rewards(result, index),
+        measures=tuple(
+            RewardMean(name=f"{kind}.{one['name']}", mean=one["value"], low=one["low"], high=one["high"])
+            for kind, key in (("category", "by_category"), ("measure", "measures"))
+            for one in result.get(key, ())  # older ones have none
+        ),
         **_used(result, index, prices_of(config, folder.path)),
         sandbox=result.get("sandbox", ""),
         tags=note.tags,

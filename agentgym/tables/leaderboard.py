@@ -54,7 +54,7 @@ class Row:
         return self.first.benchmark, self.first.version
 
     def figure(self, metric: str) -> Figure | None:
-        """metric: success, pass@k, reward (the total), or a reward's name. None where it is not known of all members.
+        """metric: success, pass@k, reward (the total), a reward's or measure's name. None where it is not known of all.
 
         Of several runs it is their mean, with the interval over runs: what another seed's run would be like.
         """
@@ -102,7 +102,8 @@ class Row:
             "train_seeds": " ".join(str(one.train_seed) for one in members if one.train_seed is not None),
         }
         metrics = {SUCCESS: SUCCESS, **{f"pass@{k}": f"pass@{k}" for k in ks}, REWARD: REWARD}
-        for name, metric in {**metrics, **{f"reward.{name}": name for name in rewards}}.items():
+        named = {name if "." in name else f"reward.{name}": name for name in rewards}  # the dot is that of a measure
+        for name, metric in {**metrics, **named}.items():
             one = self.figure(metric)
             values = (one.value, one.low, one.high) if one else (None, None, None)
             found |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
@@ -143,7 +144,8 @@ def _figure(one: EvaluationSummary, metric: str) -> Figure | None:
         if metric != SUCCESS:
             share = next((each for each in one.pass_at if f"pass@{each.k}" == metric), None)
         return None if share is None else Figure(value=share.value, low=share.low, high=share.high)
-    reward = next((each for each in one.rewards if each.name == ("" if metric == REWARD else metric)), None)
+    means = (*one.rewards, *one.measures)
+    reward = next((each for each in means if each.name == ("" if metric == REWARD else metric)), None)
     return None if reward is None else Figure(value=reward.mean, low=reward.low, high=reward.high)
 
 
@@ -166,11 +168,12 @@ def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> li
 
 
 def names_of(rows: Iterable[Row]) -> tuple[list[int], list[str]]:
-    """The ks of pass@k above 1, and the names of rewards where an environment has several."""
+    """The ks of pass@k above 1, and the names of rewards where an environment has several, and of measures."""
     members = [one for row in rows for one in row.members]
     ks = sorted({each.k for one in members for each in one.pass_at if each.k > 1})
     several = [[each.name for each in one.rewards if each.name] for one in members]
-    return ks, list(dict.fromkeys(name for names in several if len(names) > 1 for name in names))
+    rewards = [name for names in several if len(names) > 1 for name in names]
+    return ks, list(dict.fromkeys([*rewards, *(each.name for one in members for each in one.measures)]))
 
 
 def metrics_of(rows: Iterable[Row]) -> list[str]:
@@ -179,6 +182,7 @@ def metrics_of(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         for one in row.members:
             found += [f"pass@{each.k}" for each in one.pass_at] + [each.name for each in one.rewards if each.name]
+            found += [each.name for each in one.measures]
     return list(dict.fromkeys(found))
 
 

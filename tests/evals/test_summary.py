@@ -15,6 +15,7 @@ from agentgym.evals.summary import EvaluationSummary, evaluation_summary
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.notes import write_note
+from agentgym.tables.leaderboard import names_of, rows_of, table
 
 BASE = {"model": {"path": "builtin:tiny"}, "env": {"name": "counting", "options": {"level": 2}}, "agent": {"name": "a"}}
 
@@ -61,6 +62,30 @@ def test_what_is_unknown_is_none(tmp_path: Path) -> None:
     run.episode_file(0, evaluation=True).unlink()
     without = evaluation_summary(run, 0)
     assert without is not None and (without.seconds, without.turns, without.tokens) == (None, None, 7)
+
+
+def test_categories_and_measures_are_columns_of_the_leaderboard(tmp_path: Path) -> None:
+    run = made(tmp_path, BASE)
+    rows = []
+    for number, category in enumerate(("short", "short", "long")):
+        one = episode(number, 0, success=number == 0)
+        measured = {**one.info, "measures": {"safe": number > 0}}
+        rows.append([replace(one, info=measured, task=replace(one.task, category=category))])
+    setup = EvalSetup(
+        environment="e", version=1, data_hash="x", num_tasks=3, samples_per_task=1, seed=1, greedy=False
+    )  # fmt: skip
+    files = EvaluationFiles(run, 0)
+    files.begin(setup.to_mapping(), resume=False)
+    files.save_episodes(rows)
+    files.save_result(setup.to_mapping(), summarize(rows, "model").to_mapping())
+    found = evaluation_summary(run, 0)
+    assert found is not None
+    assert EvaluationSummary.from_mapping(json.loads(json.dumps(found.to_mapping()))) == found
+    [row] = rows_of([found])
+    flat = row.flat(*names_of([row]))
+    assert (flat["category.short"], flat["category.long"], flat["measure.safe"]) == (0.5, 0.0, 2 / 3)
+    assert flat["measure.safe_low"] < 2 / 3 < flat["measure.safe_high"]  # type: ignore[operator]
+    assert table([row], "measure.safe")[0][:3] == ("policy", "measure.safe", "95% interval")
 
 
 def test_seeds_of_one_recipe_are_alike_wherever_their_checkpoints_were_measured(tmp_path: Path) -> None:

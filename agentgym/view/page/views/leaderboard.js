@@ -29,7 +29,7 @@ function columnsOf(rows, { ks, rewards }, metric) {
     measured("success", "success", { needed: metric === "success" }),
     measured("reward", "reward", { wide: metric === "success", needed: metric !== "success" }),
     ...ks.map((k) => measured(`pass@${k}`, `pass@${k}`, { wide: true })),
-    ...rewards.map((name) => measured(`reward.${name}`, harmless(name), { wide: true })),
+    ...rewards.map((name) => measured(name.includes(".") ? name : `reward.${name}`, harmless(name), { wide: true })),
     { key: "num_runs", label: "runs", wide: true, num: true, falling: true, value: (row) => row.num_runs, needed: rows.some((row) => row.num_runs > 1) },
     { key: "num_episodes", label: "n", title: "counted episodes", num: true, falling: true, value: (row) => row.num_episodes, cell: (row) => figure(row.num_episodes) },
     { key: "num_tasks", label: "tasks", wide: true, num: true, falling: true, value: (row) => row.num_tasks, cell: (row) => figure(row.num_tasks) },
