@@ -230,7 +230,8 @@ async def measure(
     sinks.log_episodes(lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in numbered]))
     if faults := agent_faults([episode for row in rows for episode in row]):
         reporter.note(faults)
-    if held_out.warning:
+    if held_out.warning and held_out.warning not in gym.noted:
+        gym.noted.add(held_out.warning)
         reporter.note(held_out.warning)
     result = replace(summarize(rows, name), num_asked=held_out.missing and held_out.asked, split_note=held_out.note)
     if cut := cut_line(result):

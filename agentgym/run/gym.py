@@ -73,6 +73,7 @@ class Gym:
         None  # through which an agent's program asks the policy; None: the built-in loop plays
     )
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the endpoint
+    noted: set[str] = field(default_factory=set)  # what was said of its tasks, which every evaluation would repeat
 
     @classmethod
     async def open(cls, settled: Settled, reporter: Reporter, *, training: bool = True) -> Gym:

@@ -205,10 +205,15 @@ def test_a_run_with_nothing_left_to_learn_ends_well_and_shows_why(lab, monkeypat
 def test_the_last_checkpoint_evaluates_as_the_run_reported(lab, finished):
     model = replace(finished.recipe.model, path=str(finished.folder.checkpoint_dir(4)))
     recipe = replace(finished.longer(4), model=model)
+    played = recipe.eval.tasks  # all that this test split has
+    env = replace(recipe.env, options={**recipe.env.options, "test_tasks": played})
+    recipe = replace(recipe, env=env, eval=replace(recipe.eval, tasks=played + 3))
+    reporter = lab.reporter()
     with lab.new_run(recipe, "again") as folder:
-        again = asyncio.run(evaluate(settle_sampling(recipe, folder.path, print), folder, lab.reporter()))
+        again = asyncio.run(evaluate(settle_sampling(recipe, folder.path, print), folder, reporter))
     assert again.by_task == finished.result.last.by_task
-    assert (again.num_asked, again.split_note) == (0, "")
+    assert (again.num_tasks, again.num_asked, finished.result.last.num_asked) == (played, played + 3, 0)
+    assert f"{played} tasks, not {played + 3}: the test split has no more" in reporter.notes
     assert [one.episode.success for one in folder.read_episodes(0, evaluation=True)] == [x for [x] in again.by_task]
     assert again.sandbox == "monty" and again.sandbox_metrics["sandbox/calls"] >= again.num_episodes
 
