@@ -95,7 +95,9 @@ def test_it_plays_what_the_command_that_it_shows_plays(known: Cli) -> None:
 def test_options_of_eval_win_and_samples_are_sampled(known: Cli) -> None:
     more = ("--tasks", "2", "--samples", "3", "--env.options.start", "9", "--logging.sinks", "[]")
     assert known("benchmark", "numbers", "builtin:tiny", *more).code == 0
-    [recipe] = known.jobs.evaluated
+    assert known("benchmark", "numbers", "builtin:tiny", "--rollout.temperature", "0.5", *more[-2:]).code == 0
+    recipe, hot = known.jobs.evaluated
+    assert not hot.eval.greedy and hot.eval.benchmark == "numbers"
     assert (recipe.eval.tasks, recipe.eval.samples_per_task, recipe.eval.greedy) == (2, 3, False)
     assert recipe.env.options == {"start": 9} and recipe.eval.benchmark == "", "it is another one now"
 

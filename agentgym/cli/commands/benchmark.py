@@ -22,7 +22,7 @@ from agentgym.types import Json
 DESCRIPTION = """
 Play a published benchmark whole: its test split, its number of tasks, its grading, greedily. Without a NAME the
 benchmarks are listed. It is short for `agentgym eval` with options, which --dry-run shows; all options of `eval` may be
-given and win over the benchmark's own, as in --samples 8, which samples instead of playing greedily.
+given and win over the benchmark's own: --samples and --rollout.temperature sample instead of playing greedily.
 
 Data come from where the list says: the Hugging Face hub, or an installed package. --data gives a copy of them.
 docs/benchmarks.md says how verdicts differ from those of the authors' own graders.
@@ -100,7 +100,8 @@ def official_words(environment: str, benchmark: Benchmark, arguments: argparse.N
     if not any("env.options." in word for word in arguments.overrides):  # with options of one's own it is another one
         words += ["--eval.benchmark", arguments.benchmark]
     words += [] if arguments.tasks else ["--tasks", str(benchmark.tasks)]
-    return words if arguments.samples or arguments.greedy else [*words, "--greedy"]
+    sampled = arguments.samples or any("rollout.temperature" in word for word in arguments.overrides)
+    return words if sampled or arguments.greedy else [*words, "--greedy"]
 
 
 def _local_options(benchmark: Benchmark, arguments: argparse.Namespace) -> dict[str, Json]:

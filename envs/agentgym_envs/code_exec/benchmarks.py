@@ -14,7 +14,7 @@ _ONCE: Final[Mapping[str, Json]] = {"rollout.cut_turns": "score"}  # an answer t
 def _benchmark(tasks: int, dataset: str, subset: str, licence: str, **split: Json) -> Benchmark:
     return Benchmark(
         tasks=tasks,
-        source=dataset,
+        source=f"hub {dataset}",
         licence=licence,
         options={"source": "hub", "dataset": dataset, "subset": subset, "grading": "official", **split},
         local={"source": "jsonl", "grading": "official", **split},

@@ -11,7 +11,7 @@ from agentgym.env import Benchmark
 def _benchmark(tasks: int, path: str, subset: str, form: str) -> Benchmark:
     return Benchmark(
         tasks=tasks,
-        source=path,
+        source=f"hub {path}",
         licence="MIT",
         options={"source": "hub", "path": path, "subset": subset, "answer_format": form},
         local={"source": "jsonl", "answer_format": form, "test_share": 1},
