@@ -31,11 +31,11 @@ SOLVED = {"long": {0: 2, 5: 5, 10: 8, 15: 12, 20: 11}, "grpo-s0": {9: 6}, "grpo-
 class Doubles(Environment):
     name, version = "doubles", 3
 
-    @reward
+    @reward(inline=True)
     def correct(self, episode: Episode) -> float:
         return float(bool(episode.info["success"]))
 
-    @reward(weight=0.5)
+    @reward(weight=0.5, inline=True)
     def brief(self, episode: Episode) -> float:
         return 0.25
 
