@@ -99,12 +99,19 @@ $(VERIFIERS)/.installed: tests/requirements-verifiers.txt
 	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps --target $(VERIFIERS)/older verifiers==0.3.1
 	@touch $@
 
-test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed ## agent programs, unchanged, against the endpoint, in an environment of their own
+OPENENV := .venv-openenv
+$(OPENENV)/.installed:
+	@echo "setup: installing OpenEnv into $(OPENENV), an environment of its own"
+	@$(PYTHON) -m venv $(OPENENV)
+	@$(OPENENV)/bin/python -m pip --disable-pip-version-check -q install openenv-core==0.3.0
+	@touch $@
+
+test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(OPENENV)/.installed ## agent programs and OpenEnv, unchanged, against ours, in environments of their own
 	@# programs leave connections to the garbage collector, which is no fault of the test that it comes in
 	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
-	  tests/serve/clients tests/plugins/agents -m agents $(ARGS)
+	  tests/serve/clients tests/serve/test_openenv_client.py tests/plugins/agents -m agents $(ARGS)
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) $(VERIFIERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) $(VERIFIERS) $(OPENENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -5,55 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from openenv_served import first, served
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
-from agentgym.http_server import listen
 from agentgym.mcp import McpServer
-from agentgym.rollout.environments import build_environment
-from agentgym.rollout.tasks import drawn
-from agentgym.rollout.text_episode import TextGameConfig
-from agentgym.serve.openenv_app import OpenEnvApp, OpenEnvConfig, serve_openenv
 from agentgym.testing import play
 from agentgym.types import Task
-
-REGISTRY = PluginRegistry.discover()
-
-
-@contextlib.asynccontextmanager
-async def served(name: str, *, num_tasks: int = 8, **config: Any) -> AsyncIterator[tuple[str, OpenEnvApp]]:
-    """The address of a server, without its scheme."""
-    listening = listen("127.0.0.1", [0])
-    started: asyncio.Future[OpenEnvApp] = asyncio.get_running_loop().create_future()
-    game = TextGameConfig(name=name, num_tasks=num_tasks)
-    job = asyncio.create_task(serve_openenv(REGISTRY, game, OpenEnvConfig(**config), listening, started.set_result))
-    await asyncio.wait((job, started), return_when=asyncio.FIRST_COMPLETED)
-    if job.done():
-        job.result()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}", started.result()
-    finally:
-        job.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await job
 
 
 async def ask(client: ClientConnection, kind: str, data: Any = None, **more: Any) -> dict[str, Any]:
     await client.send(json.dumps({"type": kind, "data": data, **more} if data is not None else {"type": kind, **more}))
     return json.loads(await client.recv())
-
-
-def first(name: str) -> tuple[Environment[Any], list[Task]]:
-    environment = build_environment(REGISTRY, name, {})
-    return environment, [task for task, _ in zip(drawn(environment, "train"), range(8), strict=False)]
 
 
 async def by_oracle(client: ClientConnection, environment: Environment[Any], task: Task, seed: int) -> dict[str, Any]:
