@@ -60,7 +60,11 @@ def find_side(given: str) -> Side:
     steps = folder.episode_steps(evaluation=True)
     saved = Saved.load(folder, steps[-1], given) if steps else None
     if saved is None:
-        raise UserError(f"{given!r} has no finished evaluation; continue it: agentgym eval --resume {given}")
+        running = folder.status().status is RunStatus.RUNNING
+        advice = (
+            f"how far it is: agentgym status {given}" if running else f"continue it: agentgym eval --resume {given}"
+        )
+        raise UserError(f"{given!r} has no finished evaluation; {advice}")
     return Side(given=given, policy=None, saved=saved)
 
 

@@ -132,13 +132,15 @@ def _played(plans: Sequence[Plan], arguments: argparse.Namespace, reporter: Repo
         differs = mismatches(first, side)
         apart = not first.digests.keys() & side.digests.keys()
         if differs and (apart or not arguments.allow_mismatch):
-            advice = "or --allow-mismatch to compare the tasks that both played"
-            if apart:
-                advice = "with one environment and seed (--env, --seed); what is saved has nothing to compare"
+            fixed = any(plan.side.policy is None for plan in plans)
+            again = "Give their checkpoints" if fixed else "Give --again"
+            rest = (
+                "with one environment and seed (--env, --seed)" if apart else "or --allow-mismatch for what both played"
+            )
             raise UserError(
                 f"{first.name} and {side.name} " + ("share no task:" if apart else "did not play the same:")
                 + "".join(f"\n  {line}" for line in differs)
-                + f"\nGive --again to play all again, {advice}."
+                + f"\n{again} to play all again, {rest}."
             )  # fmt: skip
     return sides
 
