@@ -334,6 +334,7 @@ def leaderboard_json(summaries: Sequence[EvaluationSummary], ids: Mapping[str, s
     rows = [
         {
             **row.flat(ks, rewards),
+            "folder": " ".join(ids[one.folder] for one in row.members),  # no path: the page may be exported
             "tags": row.tags,
             "environment": row.first.environment,
             "tokens_mean": row.tokens,
