@@ -24,7 +24,7 @@ def claim(folder: Path, *, exist_ok: bool = False) -> None:
     (folder / OWNER_FILE).write_text(json.dumps(asdict(ProcessId.of(os.getpid()))))
 
 
-def sweep(root: Path) -> list[Path]:
+def sweep(root: Path = MEMORY) -> list[Path]:
     """Remove the folders of runs whose owner is dead, which only SIGKILL leaves; returns them."""
     removed = []
     for folder in root.glob(f"{PREFIX}*"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from agentgym.actors.owned_folder import sweep
 from agentgym.config import to_mapping
 from agentgym.errors import UserError, nearest
 from agentgym.evals.play import EvalResult
@@ -22,7 +23,6 @@ from agentgym.trainer.checkpoint import check, check_adapters
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.journal import Journal
 from agentgym.types import Json
-from agentgym.weights.shared_memory import sweep
 
 JOURNAL = "journal"  # in the run's folder
 SETTINGS = ("model", "advantage", "loss", "optimizer", "trainer", "rollout.temperature", "loop.steps")

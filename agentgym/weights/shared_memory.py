@@ -22,11 +22,6 @@ ROOT = MEMORY
 HEADER_BYTES = 256 * 1024  # space that is kept for the header: it is known only after the last tensor
 
 
-def sweep(root: Path = ROOT) -> list[Path]:
-    """Remove the folders of runs whose owner is dead; returns them."""
-    return owned_folder.sweep(root)
-
-
 class SharedMemoryStore:
     """Made by its owner; copies that travel to other processes read and write but never remove the folder.
 
@@ -40,7 +35,7 @@ class SharedMemoryStore:
         """keep: the newest versions that stay when another is stored; None keeps all."""
         if not root.is_dir():
             raise InfraError(f"{root} is not there to keep weights in; set weights.store to torchstore")
-        sweep(root)
+        owned_folder.sweep(root)
         slug = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-") or "run"
         self.folder = root / f"{PREFIX}{slug}-{os.getpid()}"
         self._keep = keep

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym.weights.shared_memory import SharedMemoryStore, sweep
+from agentgym.actors.owned_folder import sweep
+from agentgym.weights.shared_memory import SharedMemoryStore
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("program.py")

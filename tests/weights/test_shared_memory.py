@@ -14,12 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentgym.actors.owned_folder import OWNER_FILE
+from agentgym.actors.owned_folder import OWNER_FILE, sweep
 from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError
 from agentgym.models.safetensors import CHUNK_BYTES
 from agentgym.weights import shared_memory
-from agentgym.weights.shared_memory import SharedMemoryStore, sweep
+from agentgym.weights.shared_memory import SharedMemoryStore
 
 
 def some_weights(seed: int = 0) -> dict[str, torch.Tensor]:
