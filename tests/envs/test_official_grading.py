@@ -131,8 +131,8 @@ async def test_all_of_mbpps_tests_are_shown_and_all_decide_the_one_attempt(sandb
 
 
 def test_a_test_split_is_a_share_all_rows_or_a_range_of_ids_and_says_so() -> None:
-    def split(**options: object) -> tuple[list[int], str]:
-        environment = CodeExec(source="jsonl", path=MBPP, **options)
+    def split(path: str = MBPP, **options: object) -> tuple[list[int], str]:
+        environment = CodeExec(source="jsonl", path=path, **options)
         numbers = sorted(int(task.task_id.rpartition("/")[2]) for task in environment.tasks("test"))
         return numbers, environment.split_note("test")
 
@@ -142,6 +142,8 @@ def test_a_test_split_is_a_share_all_rows_or_a_range_of_ids_and_says_so() -> Non
     assert set(few) < set(everything) and f"{len(few)} of the 10 rows of {MBPP} (test_share 0.2" in note
     some, note = split(test_ids=[everything[2], everything[4]])
     assert some == everything[2:5] and f"3 of the 10 rows of {MBPP} (test_ids" in note
+    humaneval = str(DATA / "humaneval_shaped.jsonl")
+    assert split(humaneval) == split(humaneval, grading="official"), "what one trains on the other does not measure"
     for options, said in (
         ({"grading": "oficial"}, "no grading 'oficial'. Did you mean 'official'"),
         ({"test_share": 0}, "test_share is 0; give more than 0"),

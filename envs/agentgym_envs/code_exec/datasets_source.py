@@ -78,35 +78,28 @@ class DatasetSource:
         splits = _load(self.reader, self.path, self.subset)
         own = {"train", "test"} <= set(splits)
         rows = splits[split] if own else [row for name in sorted(splits) for row in splits[name]]
-        tasks = self._row_tasks(rows, split)
+        tasks = self._row_tasks(rows, split, self.grading)
         if own:
             return tasks
-        kept, how = self._divided(tasks, split)
-        self.notes[split] = (
-            ""
-            if len(kept) == len(tasks)
-            else (f"The {split} split is {len(kept)} of the {len(tasks)} rows of {self.path} ({how})")
-        )
-        return kept
-
-    def _divided(self, tasks: list[Task], split: Split) -> tuple[list[Task], str]:
-        """The tasks of a split, and by what they were chosen."""
         if self.test_ids is not None:
             first, last = self.test_ids
             held_out = {task.task_id for task in tasks if first <= _number(task) <= last}
             how = f"test_ids {first} to {last}"
-        else:
-            held_out = _held_out(tasks, self.test_share)
+        else:  # by the same hash however they are graded, so that no row is in two splits
+            held_out = _held_out(self._row_tasks(rows, split, "all"), self.test_share)
             how = f"test_share {self.test_share:g}, by a hash; env.options.test_share 1 takes all"
-        return [task for task in tasks if (task.task_id in held_out) == (split == "test")], how
+        kept = [task for task in tasks if (task.task_id in held_out) == (split == "test")]
+        if len(kept) < len(tasks):
+            self.notes[split] = f"The {split} split is {len(kept)} of the {len(tasks)} rows of {self.path} ({how})"
+        return kept
 
-    def _row_tasks(self, rows: Sequence[Row], split: Split) -> list[Task]:
+    def _row_tasks(self, rows: Sequence[Row], split: Split, grading: Grading) -> list[Task]:
         """Raises UserError when no row is of a shape that is known."""
         tasks: list[Task] = []
         refused: list[str] = []
         for row in rows:
             try:
-                tasks.append(row_task(row, split=split, visible=self.visible, where=self.path, grading=self.grading))
+                tasks.append(row_task(row, split=split, visible=self.visible, where=self.path, grading=grading))
             except UserError as error:
                 refused.append(str(error))
         if not refused:
