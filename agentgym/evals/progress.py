@@ -2,93 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import cast
 
-from agentgym.evals.play import EvalSetup
-from agentgym.evals.statistics import success_interval, success_share, unrecorded
-from agentgym.runs.episode_index import row_of
+from agentgym.errors import InfraError
+from agentgym.evals.play import EvalResult, EvalSetup, summarize
 from agentgym.runs.evaluations import ENDED, read_record
 from agentgym.runs.files import read_json_lines
 from agentgym.runs.folder import RunFolder, RunStatus
+from agentgym.runs.records import decode_saved
+from agentgym.types import Episode, Json
 
 FEWEST = 3  # episodes of this start, before their pace says when the rest will have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """An evaluation of the weights after `step`. finished: whether it has a result.
+    """An evaluation of the weights after `step`. ended: episodes, of `planned`; retries: how often one was begun again.
 
-    ended: of `planned` episodes; broken: of them, by infrastructure; retries: how often an episode was begun again.
-    success: of those so far, with its 95% interval [low, high] over num_tasks tasks; None where it is unknown. It is
-    biased while the evaluation goes on: short episodes end first. left_s: seconds until the rest has ended at the pace
-    so far; None where it is unknown, or nothing goes on.
+    result: of those so far where it is not finished (biased, as short episodes end first); None where nothing could
+    be counted. left_s: seconds until the rest has ended at this pace; None where it is unknown, or nothing goes on.
     """
 
     step: int
-    environment: str
-    version: int
+    setup: EvalSetup
     finished: bool
     planned: int
     ended: int
-    broken: int
     retries: int
-    num_tasks: int
-    success: float | None
-    low: float | None
-    high: float | None
+    result: EvalResult | None
     left_s: float | None
 
 
 def progress(folder: RunFolder, step: int) -> Progress:
-    """Reads what is there. Raises UserError for files that another version wrote."""
+    """Reads what is there. Raises TypeError or KeyError for files that another version wrote."""
     record = read_record(folder, step)
-    setup = EvalSetup.from_mapping(record["setup"])  # type: ignore[arg-type]
-    path, part = folder.episode_file(step, evaluation=True), folder.evaluation_file(step, ".part.jsonl")
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    times: list[float] = []
-    for line in read_json_lines(path if path.is_file() else part) if path.is_file() or part.is_file() else ():
-        row = row_of(line)
-        rows[row["group"], row["index"]] = row  # one that broke is played again
-        times.append(float(line.get(ENDED) or 0.0))  # type: ignore[arg-type]
-    scores = _scores([*rows.values()])
-    known = any(score is not None for row in scores for score in row)
-    low, high = success_interval(scores) if known else (None, None)
-    planned = len(setup.numbers) * setup.samples_per_task
-    status = folder.status()
+    setup = EvalSetup.from_mapping(cast("dict[str, Json]", record["setup"]))
+    files = (folder.episode_file(step, evaluation=True), folder.evaluation_file(step, ".part.jsonl"))
+    lines = [
+        line for path in files[: 1 if files[0].is_file() else 2] if path.is_file() for line in read_json_lines(path)
+    ]
+    saved = {(one.group_id, one.index): one.episode for one in map(decode_saved, lines)}  # one that broke comes again
+    rows: dict[int, list[Episode]] = {}
+    for group, index in sorted(saved):
+        rows.setdefault(group, []).append(saved[group, index])
+    try:
+        result = summarize([*rows.values()], "so far") if rows else None
+    except InfraError:
+        result = None
+    if finished := bool(record.get("result")):
+        result = EvalResult.from_mapping(cast("dict[str, Json]", record["result"]))
+    status, planned = folder.status(), len(setup.numbers) * setup.samples_per_task
+    times = [cast(float, line[ENDED]) for line in lines if cast(float, line.get(ENDED, 0.0)) >= status.time]
     return Progress(
         step=step,
-        environment=setup.environment,
-        version=setup.version,
-        finished=bool(record.get("result")),
+        setup=setup,
+        finished=finished,
         planned=planned,
-        ended=len(rows),
-        broken=sum(row["outcome"] == "infra_error" for row in rows.values()),
-        retries=sum(row["retries"] for row in rows.values()),
-        num_tasks=sum(any(score is not None for score in row) for row in scores),
-        success=success_share(scores) if known else None,
-        low=low,
-        high=high,
-        left_s=_left_s([one for one in times if one >= status.time], planned - len(rows))
-        if status.status is RunStatus.RUNNING
-        else None,
+        ended=len(saved),
+        retries=sum(episode.retries for episode in saved.values()),
+        result=result,
+        left_s=_left_s(times, planned - len(saved)) if status.status is RunStatus.RUNNING else None,
     )
 
 
-def _scores(rows: list[dict[str, Any]]) -> list[list[bool | None]]:
-    """By task."""
-    counted = [row for row in rows if row["outcome"] != "infra_error"]
-    missing = unrecorded(row["success"] for row in counted)
-    found: dict[int, list[bool | None]] = {}
-    for row in counted:
-        found.setdefault(row["group"], []).append(missing if row["success"] is None else row["success"])
-    return [*found.values()]
-
-
-def _left_s(times: list[float], left: int) -> float | None:
+def _left_s(times: Sequence[float], left: int) -> float | None:
     """times: at which episodes have ended, since the evaluation was started or resumed."""
     if len(times) < FEWEST or not left:
         return None
-    waits = [later - earlier for earlier, later in pairwise(times)]
-    return left * sum(waits) / len(waits)
+    return left * (times[-1] - times[0]) / (len(times) - 1)

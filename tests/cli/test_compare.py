@@ -155,6 +155,13 @@ def test_runs_of_several_seeds_are_compared_with_the_run_as_the_unit(cli) -> Non
     assert found["success"]["num_runs"] == 3 and found["success"]["mean"] == pytest.approx(0.15)
     assert [pair["seed"] for pair in found["pairs"]] == [0, 1, 2]
     assert [pair["success"]["mean"] for pair in found["pairs"]] == pytest.approx(moves)
+    several = ("compare", "builtin:tiny", *words[1:3], "--samples", "1")
+    end = cli(*several)
+    assert re.search(r"runs/b2,runs/b0,runs/b1 +\+0.150 +\[.* not clear", end.out), end.out + end.err
+    same, other = last_line(cli(*several, "--json"))["comparisons"]
+    both = run_difference(moves, 0.95**0.5, resolution=0.05)
+    assert (other["success"]["low"], other["success"]["chance"]) == (both.low, 2 * both.chance)
+    assert same["success"]["mean"] == 0.0
     one = cli("compare", "runs/a0", "runs/b0", "--samples", "1")
     assert "One run on each side" in one.out and "runs/a0,..." in one.out
     for second, said in (("runs/b0", "3 and 1"), ("runs/b0,runs/b1,runs/b1", "runs/b1 twice")):

@@ -245,12 +245,14 @@ def test_of_an_evaluation_it_says_how_far_it_is_and_what_came_of_it_so_far(cli) 
             line["ended"] = started + after_s
         part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         [found] = json.loads(cli("status", "evals/mine", "--json").out)["evaluations"]
-        assert (found["ended"], found["planned"], found["broken"], found["retries"]) == (3, 20, 1, 2)
-        assert (found["success"], found["low"], found["high"]) == (0.5, *success_interval([[True], [False]]))
+        assert (found["ended"], found["planned"], found["retries"]) == (3, 20, 2)
+        result = found["result"]
+        assert (result["success"], result["low"], result["high"]) == (0.5, *success_interval([[True], [False]]))
+        assert result["num_infra_errors"] == 1
         assert found["left_s"] == 17 * 20 and not found["finished"]
         said = " ".join(cli("status", "evals/mine").out.split())
-        assert "3 of 20 episodes (15%), 1 broken by infrastructure, 2 begun again, about 5m40s left" in said
-        assert "success so far 0.500 [" in said and "2 tasks" in said
+        assert "3 of 20 episodes (15%), 2 begun again, about 5m40s left" in said
+        assert "so far 0.500 [" in said and "may still move" in said
         folder.set_status(RunStatus.INTERRUPTED)
     said = cli("status", "evals/mine").out
     assert "left" not in said and "continue it: agentgym eval --resume evals/mine" in said

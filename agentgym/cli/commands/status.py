@@ -6,17 +6,15 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from agentgym.cli.results import eval_table, measure_tables, pass_table
+from agentgym.cli.results import eval_table, pass_table
 from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import wrap
-from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus, StatusRecord
 from agentgym.runs.report import duration
 
 if TYPE_CHECKING:
-    from agentgym.evals.progress import Progress
     from agentgym.runs.liveness import Liveness
 
 DESCRIPTION = """
@@ -75,42 +73,29 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 def _of_evaluation(
     folder: RunFolder, status: StatusRecord, alive: Liveness, arguments: argparse.Namespace, shell: Shell
 ) -> int:
-    from agentgym.evals.play import EvalResult
     from agentgym.evals.progress import progress
 
-    paths = sorted((folder.path / "evals").glob("step-*.json"))
-    steps = [int(path.stem[5:]) for path in paths if path.stem[5:].isdigit()]
-    found = [progress(folder, step) for step in steps]
+    paths = sorted((folder.path / "evals").glob("step-??????.json"))
+    found = [progress(folder, int(path.stem[5:])) for path in paths]
     if arguments.json:
-        each = [asdict(one) for one in found]
         known = {"run": folder.name, "status": status.status.value, "reason": status.reason}
-        shell.say_json({**known, "processes": asdict(alive), "evaluations": each})
+        shell.say_json({**known, "processes": asdict(alive), "evaluations": [asdict(one) for one in found]})
         return 0
     shell.say(f"{folder.name}: {status.status.value}" + (f", {status.reason}" if status.reason else ""))
     if alive.text:
         shell.say((shell.paint.red if alive.is_stuck else shell.paint.dim)(wrap(alive.text, shell.width)))
     for one in found:
-        shell.say(wrap(_progress_text(one), shell.width))
-        if one.finished:
-            result = EvalResult.from_mapping(read_record(folder, one.step)["result"])  # type: ignore[arg-type]
-            for table in (eval_table([result]), *measure_tables([result])):
-                shell.say_table(*table)
-            header, shares = pass_table(result)
+        parts = [f"{one.ended} of {one.planned} episodes ({one.ended / max(1, one.planned):.0%})"]
+        parts += [f"{one.retries} begun again"] if one.retries else []
+        parts += [f"about {duration(one.left_s)} left"] if one.left_s is not None else []
+        shell.say(wrap(f"{one.setup.environment}, version {one.setup.version}: {', '.join(parts)}", shell.width))
+        if one.result is not None:
+            shell.say_table(*eval_table([one.result]))
+            header, shares = pass_table(one.result)
             if shares:
                 shell.say_table(header, shares)
-        elif one.success is not None:
-            shell.say(
-                f"success so far {one.success:.3f} [{one.low:.3f}, {one.high:.3f}] (95%, {one.num_tasks} tasks); short "
-                "episodes end first, so it may move"
-            )
+        if not one.finished:
+            shell.say("Short episodes end first, so these figures may still move.")
     if status.status not in (RunStatus.RUNNING, RunStatus.DONE):
         shell.say(f"continue it: agentgym eval --resume {folder.path}")
     return 0
-
-
-def _progress_text(one: Progress) -> str:
-    parts = [f"{one.ended} of {one.planned} episodes ({one.ended / max(1, one.planned):.0%})"]
-    parts += [f"{one.broken} broken by infrastructure"] if one.broken else []
-    parts += [f"{one.retries} begun again"] if one.retries else []
-    parts += [f"about {duration(one.left_s)} left"] if one.left_s is not None else []
-    return f"{one.environment}, version {one.version}: {', '.join(parts)}"
