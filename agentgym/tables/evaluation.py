@@ -129,11 +129,11 @@ def _head(
         "planned": planned,
         "measures": (result or {}).get("measures", []),
         "played": len(index.locations),
-        "summary": _without_place(summary),
+        "summary": _without_folder(summary),
     }
 
 
-def _without_place(summary: EvaluationSummary) -> dict[str, Any]:
+def _without_folder(summary: EvaluationSummary) -> dict[str, Any]:
     return {key: value for key, value in summary.to_mapping().items() if key not in ("folder", "run_dir")}
 
 
