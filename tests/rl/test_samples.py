@@ -57,18 +57,14 @@ def test_a_turns_own_advantage_is_on_its_tokens_alone():
     assert episode_samples(episode, 0.5)[0].advantages == (0, 0, 0.25, 0.25, 0, -2.0)
 
 
-def test_a_turn_that_rewrites_history_is_caught():
+@pytest.mark.parametrize(
+    ("prompt", "words"), [([1, 2, 3, 7, 9], "rewrote its history"), ([1, 2, 3, 4], "with nothing between")]
+)
+def test_a_turn_that_does_not_follow_the_one_before_is_caught(prompt, words):
     episode = two_turns()
-    episode.turns[1] = turn([1, 2, 3, 7, 9], [8], (6, 0, 1))
-    with pytest.raises(AssertionError, match="rewrote its history"):
-        episode_samples(episode, 1.0)[0]
-
-
-def test_two_turns_with_nothing_between_them_are_caught():
-    episode = two_turns()
-    episode.turns[1] = turn([1, 2, 3, 4], [8], (6, 0, 1))
-    with pytest.raises(AssertionError, match="with nothing between"):
-        episode_samples(episode, 1.0)[0]
+    episode.turns[1] = turn(prompt, [8], (6, 0, 1))
+    with pytest.raises(AssertionError, match=words):
+        episode_samples(episode, 1.0)
 
 
 def test_every_scored_episode_is_a_sample_whatever_its_advantage():
