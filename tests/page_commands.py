@@ -148,7 +148,7 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     printed = out.getvalue() + err.getvalue()
     if "the run is done, not running" in printed:  # of a run that goes on, the request would have been taken
         return printed
-    if re.search(r"(\w+): the package '\1\w*' is not installed|has no folder 'tau_bench'", printed):
+    if re.search(r"\w+: (the package '\w+' is not installed|path '\.' has no folder '\w+' in it)", printed):
         return printed  # all else was right
     if code and "EvaluationBegins" not in printed and name not in ("doctor", "runs audit"):  # they may find faults
         raise CommandFailed(printed)
