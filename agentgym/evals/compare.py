@@ -240,13 +240,13 @@ def other_rewards(first: Saved, second: Saved) -> str:
 
     The environment's own are the same as weights that explain each of its episodes.
     """
-    if first.weights == second.weights and first.scores == second.scores:
+    a, b = ({name: weight for name, weight in side.weights.items() if weight} for side in (first, second))
+    if a == b and (a or first.scores == second.scores):
         return ""
-    if first.scores == second.scores and not (first.weights and second.weights):
-        weights = first.weights or second.weights
-        plays = [play for side in (first, second) for row in side.plays.values() for play in row.values()]
-        if weights.keys() == {*first.scores} and all(_explains(weights, play) for play in plays):
-            return ""
+    plays = [play for side in (first, second) for row in side.plays.values() for play in row.values()]
+    known = {*first.scores} & {*second.scores}
+    if bool(a) != bool(b) and (a or b).keys() <= known and all(_explains(a or b, play) for play in plays):
+        return ""
     return f"{rewards_text(first)} and {rewards_text(second)}"
 
 

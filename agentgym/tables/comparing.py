@@ -78,7 +78,10 @@ def compare_json(*given: tuple[Run, int]) -> dict[str, Any]:
     """`/api/compare`. keys: of the episodes of each side, by id; where there are two. Raises Problem for an evaluation
     that is not finished or shares no tasks.
     """
-    sides = [_saved(*side) for side in given]
+    names = [side_name(*side) for side in given]
+    if len({*names}) < len(names):  # runs of two folders may be called alike
+        names = [f"{run.location.id} step {step}" for run, step in given]
+    sides = [_saved(*side, name) for side, name in zip(given, names, strict=True)]
     try:
         found = compare_all(sides[0], sides[1:])
         if len(sides) > 2:
@@ -94,9 +97,9 @@ def compare_json(*given: tuple[Run, int]) -> dict[str, Any]:
     return made
 
 
-def _saved(run: Run, step: int) -> Saved:
+def _saved(run: Run, step: int, name: str) -> Saved:
     try:
-        saved = Saved.load(run.folder, step, side_name(run, step))
+        saved = Saved.load(run.folder, step, name)
     except (UserError, KeyError, TypeError, ValueError) as error:
         raise Problem("conflict", f"the evaluation {run.location.id}@{step} could not be read: {error}") from None
     if saved is None:

@@ -219,8 +219,12 @@ def test_the_environments_own_rewards_are_the_same_as_weights_that_explain_them(
     cli("eval", "runs/a", "--name", "one")
     one = Saved.load(RunFolder.open("evals/one"), 5, "one")
 
+    parts = {"exact": 0.5, "short": 1.0}
+
     def scored(weights: dict[str, float], reward: float) -> Saved:
-        play = Play(episode_id="", counted=True, success=True, reward=reward, scores={"exact": 0.5, "short": 1.0})
+        play = Play(
+            episode_id="", counted=True, success=True, reward=reward, scores=parts if weights else {**parts, "turns": 3}
+        )
         return replace(one, config={"rewards": weights}, plays={"a": {0: play}, "b": {0: play}})
 
     own, same, other = scored({}, 0.6), scored({"exact": 1, "short": 0.1}, 0.6), scored({"exact": 1, "short": 1}, 1.5)
