@@ -77,7 +77,10 @@ class _Server(uvicorn.Server):
 
 
 async def serve_until_cancelled(
-    config: uvicorn.Config, listening: socket.socket, on_start: Callable[[], None], on_end: Callable[[], None]
+    config: uvicorn.Config,
+    listening: socket.socket,
+    on_start: Callable[[], None],
+    on_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Answers requests until cancelled. on_end: called then, before connections are closed."""
     server = _Server(config, on_start)

@@ -50,28 +50,12 @@ _TOOL_ACTION: Final[Frame] = {
     },
     "required": ["tool_name"],
 }
-_OBSERVATION: Final[Frame] = {
-    "title": "Observation",
-    "type": "object",
-    "properties": {
-        "messages": {"type": "array", "items": {"type": "object"}},
-        "tools": {"type": "array", "items": {"type": "object"}},
-        "tool_name": {"type": "string"},
-        "result": {"type": ["object", "null"]},
-        "error": {"type": ["object", "null"]},
-        "done": {"type": "boolean", "default": False},
-        "reward": {"type": "number"},
-        "metadata": _METADATA,
-    },
-}
+_LISTS: Final = {name: {"type": "array", "items": {"type": "object"}} for name in ("messages", "tools")}
+_OBSERVATION: Final[Frame] = {"title": "Observation", "type": "object", "properties": {**_LISTS, "metadata": _METADATA}}
 _STATE: Final[Frame] = {
     "title": "State",
     "type": "object",
-    "properties": {
-        "episode_id": {"type": ["string", "null"]},
-        "step_count": {"type": "integer"},
-        "task_id": {"type": ["string", "null"]},
-    },
+    "properties": {"episode_id": {"type": ["string", "null"]}, "step_count": {"type": "integer"}},
 }
 _TOOL_ERRORS: Final = {"unknown_tool": "tool_not_found", "arguments": "invalid_args", "time_limit": "timeout"}
 
@@ -135,8 +119,6 @@ class OpenEnvSession:
         if not isinstance(message, dict):
             raise _invalid(("", "Input should be an object"))
         kind, data = message.get("type"), message.get("data")
-        if unknown := sorted(set(message) - {"type", "data"}):
-            raise _invalid(*((key, "Extra inputs are not permitted") for key in unknown))
         if data is not None and not isinstance(data, dict):
             raise _invalid(("data", "Input should be an object"))
         if kind == "close":

@@ -8,7 +8,7 @@ import hmac
 import json
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -38,12 +38,12 @@ class OpenEnvConfig:
 
 @dataclass(slots=True)
 class OpenEnvApp:
-    """The server's state. running: the tasks of the sessions. played: how many sessions there were."""
+    """The server's state. open: sessions at the moment. played: how many there were."""
 
     game: TextGame
     has_tools: bool
     config: OpenEnvConfig
-    running: set[asyncio.Task[Any]] = field(default_factory=set)
+    open: int = 0
     played: int = 0
 
     def starlette(self) -> Starlette:
@@ -117,15 +117,13 @@ class OpenEnvApp:
             await client.close(1008)  # before it is accepted: the handshake is refused with 403
             return
         await client.accept()
-        if len(self.running) >= self.config.sessions:
+        if self.open >= self.config.sessions:
             limit = self.config.sessions
             message = f"all {limit} sessions are in use; `agentgym envs serve --sessions N` allows more"
             await _send(client, error_frame("CAPACITY_REACHED", message, active_sessions=limit, max_sessions=limit))
             await client.close()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self.running.add(task)
+        self.open += 1
         self.played += 1
         try:
             async with contextlib.aclosing(OpenEnvSession(self.game, self.has_tools)) as session:
@@ -133,7 +131,7 @@ class OpenEnvApp:
         except (WebSocketDisconnect, RuntimeError):  # starlette raises both for a client that is gone
             return
         finally:
-            self.running.discard(task)
+            self.open -= 1
 
     async def _answer_all(self, client: WebSocket, session: OpenEnvSession) -> None:
         while True:
@@ -150,11 +148,6 @@ class OpenEnvApp:
                 break
             await _send(client, answer)
         await client.close()
-
-    def stop(self) -> None:
-        """Cancel all sessions; each closes its episode."""
-        for task in self.running:
-            task.cancel()
 
 
 async def serve_openenv(
@@ -180,7 +173,7 @@ async def serve_openenv(
             lifespan="off",
             timeout_graceful_shutdown=CLOSE_S,
         )
-        await serve_until_cancelled(settings, listening, lambda: started(app), app.stop)
+        await serve_until_cancelled(settings, listening, lambda: started(app))
     finally:
         await shared.close()
 

@@ -88,6 +88,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "out of range": ({"reward": 7.0, "done": True}, "the sum of the field `reward` is 7, outside of -2 to 1"),
     "not JSON": ("<html>", "answered a step with what is not JSON: '<html>'"),
     "another answer": ('{"type": "state", "data": {}}', "the field `type` is 'state', not 'observation'"),
+    "another schema": (
+        '{"type": "error", "data": {"code": "VALIDATION_ERROR", "errors": [{"loc": ["number"], "msg": "required"}]}}',
+        "its schema asks for the field 'guess' alone, and it refuses that: number: required",
+    ),
     "it failed": (
         '{"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "boom"}}',
         "EXECUTION_ERROR): boom",
@@ -129,8 +133,8 @@ async def test_a_lost_session_is_played_again_once_with_the_same_seed() -> None:
         resumed = await play(environment, tasks[1], [wrong, right])
         assert resumed.reward == 0.875 and server.resets[0] == server.resets[1]
         assert [step["guess"] for step in server.steps] == [int(one) for one in (wrong, right, wrong, right)]
-        drops[:] = [5, 6]  # the second loss of one episode is not made good
-        lost = await play(environment, tasks[1], [right], may_break=True)
+        drops[:] = [5, 7]  # the second loss of one episode is not made good
+        lost = await play(environment, tasks[1], [wrong, wrong, right], may_break=True)
     assert lost.outcome is Outcome.INFRA_ERROR and "ended the session in a step" in str(lost.error)
 
 
@@ -176,7 +180,7 @@ async def test_a_copy_for_another_process_knows_the_server_and_the_range() -> No
     async with Guessing(version="0.9").serving() as url:
         environment, tasks = await opened(url)
         copy = pickle.loads(pickle.dumps(environment))
-        assert (await play(copy, tasks[0], str(number_of(tasks[0])))).reward == 1.0
+        assert (await play(copy, tasks[0], str((number_of(tasks[0]) + 1) % 10))).reward == -0.125
         with pytest.raises(UserError, match=r"has the version '0.9', and env.options.version is '1.0'"):
             await opened(url, version="1.0")
 

@@ -76,7 +76,7 @@ async def test_200_sessions_play_at_once_and_apart() -> None:
         assert min(rewards) > 0 and app.played == 200
         async with connect(f"ws://{address}/ws") as client:  # ended sessions give their places back
             await ask(client, "state")
-            assert len(app.running) == 1
+            assert app.open == 1
 
 
 async def test_what_is_wrong_is_answered_and_the_session_goes_on() -> None:
@@ -142,4 +142,4 @@ async def test_the_server_ends_with_sessions_open() -> None:
         await ask(client, "reset", {"seed": 1})
     with pytest.raises(ConnectionClosed):
         await client.recv()
-    assert not app.running
+    assert not app.open

@@ -154,6 +154,9 @@ class OpenEnv(Environment[Play]):
             else:
                 answered = await play.step(form.read(said, play.last.observation))
         except Refused as refused:
+            if form.field and refused.fields and not any(form.field in name.split(".") for name in refused.fields):
+                message = f"its schema asks for the field {form.field!r} alone, and it refuses that: {refused}"
+                raise ServerFault(f"{self._about().named}: {message}") from refused
             play.refused += 1
             return await self._after(context, f"That is not an action: {refused}.")
         return await self._after(context, answered)

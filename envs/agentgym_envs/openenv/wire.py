@@ -19,7 +19,11 @@ _ANSWERS: Final = {"reset": "observation", "step": "observation", "state": "stat
 
 
 class Refused(Exception):
-    """The server's schema does not allow an action: the policy's mistake. The session goes on."""
+    """The server does not allow an action: the policy's mistake. The session goes on. fields: the wrong ones."""
+
+    def __init__(self, message: str, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class ServerFault(RuntimeError):
@@ -122,7 +126,6 @@ class Connection:
                     await self._socket.send(text)
                 return str(await self._socket.recv(decode=True))
         except TimeoutError as error:
-            self._socket.transport.abort()  # a late answer would be taken for that of the next message
             limit = f"env.options.answer_s = {self._answer_s:g} s"
             raise InfraError(f"{self._server} did not answer a {kind} within {limit}") from error
         except ConnectionClosed as error:
@@ -132,13 +135,12 @@ class Connection:
         code, message = data.get("code"), f"{data.get('message')}"[:1000]
         if code == "VALIDATION_ERROR":
             errors = data.get("errors")
-            faults = [
-                f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg')}"
-                for one in (errors if isinstance(errors, list) else ())[:5]
-                if isinstance(one, dict)
-            ]
-            said = "; ".join(faults) or message
-            return Refused(said) if kind == "step" else ServerFault(f"{self._server} refuses the {kind}: {said}")
+            faults = [one for one in (errors if isinstance(errors, list) else ())[:5] if isinstance(one, dict)]
+            fields = tuple(".".join(map(str, one.get("loc", ()))) for one in faults)
+            said = "; ".join(f"{name}: {one.get('msg')}" for name, one in zip(fields, faults, strict=True)) or message
+            return (
+                Refused(said, fields) if kind == "step" else ServerFault(f"{self._server} refuses the {kind}: {said}")
+            )
         if code == "CAPACITY_REACHED":
             limit = data.get("max_sessions")
             return ServerFull(f"{self._server}: {message}", limit if isinstance(limit, int) else 0)
