@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agentgym.errors import UserError
+from agentgym.evals.measures import success_by_category
 from agentgym.evals.play import pass_shares
 from agentgym.evals.shard import Shard
 from agentgym.evals.statistics import TaskScores, mean_interval, success_interval, success_share, unrecorded
@@ -160,6 +161,7 @@ def _so_far(index: FileIndex, tasks: Sequence[PlayedTask]) -> dict[str, Any]:
         "num_infra_errors": sum(left_out.values()) - left_out[None] - sum(apart.values()),
         **apart,
         "pass_at": [asdict(one) for one in pass_shares(successes, [0] * len(tasks))] if known else [],
+        "by_category": [asdict(one) for one in success_by_category(successes, [one.category for one in tasks])],
     }
 
 

@@ -215,6 +215,7 @@ def test_an_evaluation_is_followed_while_it_runs(browser: Browser, tmp_path: Pat
         assert page.inner_text(".headline b") == "1.000"
         finish(files, ROWS)
         page.wait_for_selector(".headline b:text-is('0.646')")
+        assert page.inner_text("main").splitlines()[0] == "vendor:live on counting"
         assert page.locator("progress").count() == 0 and not watched.wrong
 
 
@@ -247,6 +248,9 @@ def test_the_list_of_runs_is_searched_and_sorted_and_found_again_as_it_was_left(
         headings = page.locator(".listing th:visible")
         assert {"run", "kind", "status", "environment", "success", "tasks"} <= set(headings.all_inner_texts())
         assert fits(page) and headings.all_inner_texts() == ["run", "success", "tasks", "changed ↓"]
+        page.fill("input[type=search]", "nothing")
+        page.click("text=Show all")
+        page.wait_for_selector("text=40 runs")
         page.fill("input[type=search]", "run rather")
         page.click("th button:text-is('success')")
         page.wait_for_selector("th[aria-sort=descending]:has-text('success')")

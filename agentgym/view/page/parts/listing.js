@@ -4,12 +4,12 @@ import { figure } from "../lib/format.js";
 import { byKey } from "../lib/rows.js";
 import { amend } from "../lib/url.js";
 
-const SHOWN = 200; // rows, before it is asked for more
+const SHOWN = 200; // rows
 
 /* columns: [{key, label, value: row => what it is sorted by, cell: row => what is shown (the value without it), num, narrow, falling}].
    num: figures, to the right. wide: not shown on a telephone. kind: a text that may break anywhere. falling: the first click sorts the largest first.
-   text: row => what is searched. what: the rows' noun in the plural. compact: as wide as its contents. children: further filters. The parameters `q` and `sort` are the listing's. */
-export function Listing({ view, params, columns, rows, text, what, compact, sort: usual = "", id = (row) => row.id, children }) {
+   text: row => what is searched. what: the rows' noun in the plural. compact: as wide as its contents. most: rows that are shown before it is asked for all. children: further filters. The parameters `q` and `sort` are the listing's. */
+export function Listing({ view, params, columns, rows, text, what, compact, most = SHOWN, sort: usual = "", id = (row) => row.id, children }) {
   const [whole, setWhole] = useState(false);
   const words = (params.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const found = rows.filter((row) => words.every((word) => text(row).toLowerCase().includes(word)));
@@ -17,15 +17,15 @@ export function Listing({ view, params, columns, rows, text, what, compact, sort
   const by = columns.find((column) => column.key === sort.replace(/^-/, ""));
   const sorted = by ? byKey(found, by.value, sort[0] === "-") : found;
   const set = (changes) => amend(view, { ...params, ...changes });
-  return html`<form class="row filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+  return html`<div><form class="row filters" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>search <input type="search" size="16" value=${params.q ?? ""} placeholder="all words of a row" onInput=${(event) => set({ q: event.target.value })} /></label>
       ${children}
       <span class="soft" role="status">${found.length === rows.length ? "" : `${figure(found.length)} of `}${figure(rows.length)} ${what}</span></form>
     <div class="scroll"><table class="listing ${compact ? "figures" : ""}"><caption class="visually-hidden">${what}; the headings sort</caption>
       <thead><tr>${columns.map((column) => html`<${Heading} key=${column.key} column=${column} sort=${sort} onSort=${(next) => set({ sort: next })} />`)}</tr></thead>
-      <tbody>${(whole ? sorted : sorted.slice(0, SHOWN)).map((row) => html`<tr key=${id(row)}>${columns.map(({ key, value, cell, ...column }) => html`<td key=${key} class=${classes(column)}>${(cell ?? value)(row)}</td>`)}</tr>`)}</tbody></table></div>
-    ${!whole && sorted.length > SHOWN && html`<button onClick=${() => setWhole(true)}>show all ${figure(sorted.length)}</button>`}
-    ${!found.length && html`<p class="empty">Nothing matches. <button class="link" onClick=${() => set({ q: "" })}>Show all</button></p>`}`;
+      <tbody>${(whole ? sorted : sorted.slice(0, most)).map((row) => html`<tr key=${id(row)}>${columns.map(({ key, value, cell, ...column }) => html`<td key=${key} class=${classes(column)}>${(cell ?? value)(row)}</td>`)}</tr>`)}</tbody></table></div>
+    ${!whole && sorted.length > most && html`<button onClick=${() => setWhole(true)}>show all ${figure(sorted.length)}</button>`}
+    ${!found.length && html`<p class="empty">Nothing matches. <button class="link" onClick=${() => set({ q: "" })}>Show all</button></p>`}</div>`;
 }
 
 function classes({ num, wide, kind }) {

@@ -10,6 +10,7 @@ import { amend, link } from "../lib/url.js";
 
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const SHADES = 4;
+const SHOWN = 50; // tasks
 
 function placeOf({ run, step }) {
   return sidesText([{ run, step }]);
@@ -83,7 +84,7 @@ export function Matrix({ one, params, fresh }) {
       ${choosing ? html`<${Chooser} one=${one} chosen=${chosen} add=${(side) => set([...chosen, side])} />` : html`<button onClick=${() => setChoosing(true)}>beside other evaluations…</button>`}</div>
     <${Failed} failure=${failure} />
     ${several && html`<${Legend} evaluations=${evaluations} remove=${(at) => set(chosen.filter((_, other) => other !== at))} />`}
-    <${Listing} view="evaluation" params=${{ ...params, run: one.run, step: one.step }} columns=${columnsOf(evaluations, all)} rows=${rows} id=${(row) => row.task_id} text=${(row) => `${row.task_id} ${row.category}`} what="tasks" compact=${true} sort=${several ? "-spread" : "0"}>
+    <${Listing} view="evaluation" params=${{ ...params, run: one.run, step: one.step }} columns=${columnsOf(evaluations, all)} rows=${rows} id=${(row) => row.task_id} text=${(row) => `${row.task_id} ${row.category}`} what="tasks" compact=${true} most=${SHOWN} sort=${several ? "-spread" : "0"}>
       ${several && html`<label><input type="checkbox" checked=${Boolean(params.differ)} onChange=${(event) => amend("evaluation", { ...params, run: one.run, step: one.step, differ: event.target.checked ? "1" : "" })} /> only tasks that differ</label>`}
     <//></section>`;
 }

@@ -17,11 +17,11 @@ const CURVE = ["eval/success", "eval/reward"];
 function Head({ one, run, steps, params }) {
   const { summary: about, status } = one;
   const running = !one.finished && status === "running";
-  return html`<div class="row spread"><h1>${harmless(about.policy)} on ${harmless(about.environment)}</h1>
+  return html`<div><div class="row spread"><h1>${harmless(about.policy)} on ${harmless(about.environment)}</h1>
       ${steps.length > 1 && html`<label>evaluation of step <select onChange=${(event) => go("evaluation", { ...params, run: run.id, step: event.target.value })}>${steps.map((step) => html`<option value=${step} selected=${step === one.step}>${step}</option>`)}</select></label>`}</div>
     <p class="soft"><i class="dot ${one.finished ? "done" : status}"></i>${one.finished ? "finished" : running ? "running" : `not finished, ${status}`} ${date(about.time)}, ${count(about.num_tasks, "task")}${about.samples_per_task > 1 ? ` × ${figure(about.samples_per_task)} samples` : ""}, version ${about.version}${about.options ? `, ${harmless(about.options)}` : ""}${about.agent === "chat" ? "" : `, agent ${harmless(about.agent)}`}${about.sandbox ? `, sandbox ${harmless(about.sandbox)}` : ""}${about.greedy ? ", greedy" : ""}
       ${about.tags.map((tag) => html` <span class="tag">${harmless(tag)}</span>`)}${about.note ? html` “${harmless(about.note)}”` : ""}</p>
-    ${!one.finished && html`<p class="row" role="status"><progress max=${one.planned} value=${one.played} aria-label="episodes played"></progress> ${figure(one.played)} of ${count(one.planned, "episode")}${running ? ". Short episodes end first, so the figures still move." : `. Go on: agentgym eval --resume ${harmless(one.name)}`}</p>`}`;
+    ${!one.finished && html`<p class="row" role="status"><progress max=${one.planned} value=${one.played} aria-label="episodes played"></progress> ${figure(one.played)} of ${count(one.planned, "episode")}${running ? ". Short episodes end first, so the figures still move." : `. Go on: agentgym eval --resume ${harmless(one.name)}`}</p>`}</div>`;
 }
 
 /* The one figure, then the smaller ones. */
@@ -38,10 +38,10 @@ function Measured({ one }) {
     ["retries", figure(one.retries), ""],
     ["left out", figure(left), left ? `of ${figure(one.played)}` : ""],
   ];
-  return html`<div class="headline"><p><b>${fixed(all.value, 3)}</b> <span>${all.of} <span class="nowrap">${span(all.low, all.high)}</span></span></p>
+  return html`<div><div class="headline"><p><b>${fixed(all.value, 3)}</b> <span>${all.of} <span class="nowrap">${span(all.low, all.high)}</span></span></p>
       ${all.of === "success" && html`<${IntervalBar} mean=${all.value} low=${all.low} high=${all.high} width=${260} />`}
       <p class="soft">95% interval over ${count(all.tasks, "task")}, ${count(all.episodes, "episode")}${all.of === "success" && about.success ? `, ${figure(about.success.num_successes)} solved` : ""}</p></div>
-    <dl class="strip">${cells.filter(Boolean).map(([name, value, more]) => html`<div><dt>${name}</dt><dd>${value} <small>${more}</small></dd></div>`)}</dl>`;
+    <dl class="strip">${cells.filter(Boolean).map(([name, value, more]) => html`<div><dt>${name}</dt><dd>${value} <small>${more}</small></dd></div>`)}</dl></div>`;
 }
 
 function BarHead() {
