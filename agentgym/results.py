@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from agentgym.errors import UserError
 from agentgym.evals.summary import EvaluationSummary, PassShare, RewardMean, Share
-from agentgym.tables.leaderboard import chosen, names_of, rows_of
+from agentgym.tables.leaderboard import chosen
+from agentgym.tables.ranked_rows import names_of, rows_of
 from agentgym.tables.roots import cache_folder
 from agentgym.tables.summaries import find_runs, read_evaluations
 

@@ -150,7 +150,7 @@ class View:
         ids = {str(location.path): location.id for location in self.roots.locations()}
         roots = [root.path for root in self.roots.roots]
         found = read_evaluations([Path(path) for path in ids], self.cache, roots)
-        return leaderboard_json(found.summaries, ids)
+        return leaderboard_json(found, ids)
 
     def sides(self, request: Request) -> Any:
         return sides_json(self.runs())

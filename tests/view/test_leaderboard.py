@@ -45,12 +45,17 @@ def write_policies(runs: Path, evals: Path) -> None:
 
 def test_the_data_has_rows_of_evaluations_and_of_seeds(tmp_path: Path, open_view: Open) -> None:
     write_policies(tmp_path / "runs", tmp_path / "evals")
+    damaged = RunFolder.create(tmp_path / "evals", "damaged")
+    write_evaluation(damaged, 0, wins=1)
+    damaged.evaluation_file(0, ".json").write_text('{"setup": {}, "result": {}}')
+    damaged.close()
     found = open_view(tmp_path / "runs", tmp_path / "evals").get("/api/leaderboard").json()
     rows = {row["policy"]: row for row in found["rows"]}
     assert len(found["rows"]) == 10 and rows["grpo step 9, 2 seeds"]["success"] == 5.5 / 8
     assert [one["id"] for one in rows["grpo step 9, 2 seeds"]["runs"]] == ["runs:grpo-s0", "runs:grpo-s1"]
     assert rows["grpo-s0 step 9"]["joined"] and not rows["long step 5"]["joined"]
     assert [(part["version"], part["count"]) for part in found["sections"]] == [(1, 7), (2, 1)]
+    assert "can't read the evaluation" in found["notes"][1] and "damaged" in found["notes"][1]
 
 
 def test_a_link_out_of_a_run_is_not_followed(tmp_path: Path, open_view: Open) -> None:

@@ -13,7 +13,8 @@ from agentgym.commands.text import few, table_lines
 from agentgym.errors import UserError
 from agentgym.runs.files import writing
 from agentgym.tables.exports import to_csv, to_latex, to_markdown
-from agentgym.tables.leaderboard import Row, Section, chosen, matrix, names_of, rows_of, sections, versions_note
+from agentgym.tables.leaderboard import Section, chosen, matrix, sections, versions_note
+from agentgym.tables.ranked_rows import Row, names_of, rows_of
 from agentgym.tables.roots import cache_folder
 from agentgym.tables.summaries import Evaluations, find_runs, read_evaluations
 

@@ -68,7 +68,7 @@ export function LeaderboardView({ params }) {
   const groups = data.rows.some((row) => row.num_runs > 1);
   const rows = data.rows.filter((row) => (params.each === "true" ? row.num_runs === 1 : !row.joined) && (!section || nameOf(row) === nameOf(section)));
   const metric = section?.metric ?? "success";
-  const notes = section ? section.notes : ["rows of different benchmarks are no ranking: choose one", ...data.notes];
+  const notes = [...(section?.notes ?? ["rows of different benchmarks are no ranking: choose one"]), ...data.notes];
   return html`<h1>Leaderboard</h1>
     <p class="soft">${section ? harmless(`${section.benchmark}, version ${section.version}: `) : ""}${metric} with its 95% interval. Whether two policies differ: <a href=${link("compare")}>compare them by task</a>.</p>
     <${Listing} view="leaderboard" params=${params} columns=${columnsOf(rows, data, metric)} rows=${rows} text=${searched} what="rows" sort=${`-${metric}`} id=${(row) => `${row.folder} ${row.file_step}`}>
