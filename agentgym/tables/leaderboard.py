@@ -177,13 +177,11 @@ def leaderboard_json(found: Evaluations, ids: Mapping[str, str]) -> dict[str, ob
          "count": len(part.rows), "notes": part.notes}
         for part in (sections(joined) if joined else ())
     ]  # fmt: skip
-    return {
-        "rows": rows,
-        "sections": parts,
-        "ks": ks,
-        "rewards": rewards,
-        "notes": [*versions_note(joined), *found.broken],
-    }
+    notes = versions_note(joined)
+    for text in found.broken:  # an exported page names no folders of this machine
+        path = next((path for path in ids if path in text), "")
+        notes.append(text.replace(path, ids[path]) if path else text)
+    return {"rows": rows, "sections": parts, "ks": ks, "rewards": rewards, "notes": notes}
 
 
 def versions_note(rows: Iterable[Row]) -> list[str]:
