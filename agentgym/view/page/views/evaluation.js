@@ -118,10 +118,11 @@ export function EvaluationView({ id, params, dark }) {
   if (run?.id === id && !steps.length) return html`<h1>${harmless(run.name)}</h1><p class="empty" role="status">No episode has ended yet.</p>`;
   if (!run || run.id !== id || !one || one.run !== id) return html`<${Loading} what="Reading the evaluation" />`;
   const { worst, best } = extremes(one.tasks);
-  return html`<${Head} one=${one} run=${run} steps=${steps} params=${params} />
+  /* One element around all, and around the list: Preact puts parts in another order where those of a fragment come and go. */
+  return html`<div><${Head} one=${one} run=${run} steps=${steps} params=${params} />
     <${Measured} one=${one} />
     ${steps.length > 1 && html`<${Curve} run=${run} dark=${dark} fresh=${fresh} />`}
-    ${one.by.map((kinds) => html`<${Shares} key=${kinds.name} ...${kinds} />`)}
+    <div>${one.by.map((kinds) => html`<${Shares} key=${kinds.name} ...${kinds} />`)}</div>
     <div class="panels">
       <${Means} id="rewards" title="Rewards" rows=${one.summary.rewards} />
       <${Means} id="measures" title="Measured by the environment" rows=${one.measures.map((row) => ({ ...row, mean: row.value }))} />
@@ -131,5 +132,5 @@ export function EvaluationView({ id, params, dark }) {
       ${one.tasks.length > 1 && html`<${Extreme} title="Worst tasks" id="worst" rows=${worst} one=${one} /><${Extreme} title="Best tasks" id="best" rows=${best} one=${one} />`}
     </div>
     <${Matrix} one=${one} params=${params} fresh=${fresh} />
-    ${run.kind === "eval" && html`<div class="two"><${Settings} config=${run.config} /><${Events} run=${run} fresh=${fresh} /></div>`}`;
+    ${run.kind === "eval" && html`<div class="two"><${Settings} config=${run.config} /><${Events} run=${run} fresh=${fresh} /></div>`}</div>`;
 }
