@@ -148,7 +148,8 @@ def _figure(one: EvaluationSummary, metric: str) -> Figure | None:
 
 
 def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> list[Row]:
-    """One row for each evaluation. seeds: runs of one recipe that differ in their seed are one row, each run once."""
+    """One row for each evaluation. seeds: runs of one recipe that differ in their seed are one row, with the newest
+    evaluation of each seed."""
     alike: dict[tuple[object, ...], list[EvaluationSummary]] = {}
     for number, one in enumerate(sorted(summaries, key=lambda one: -one.time)):
         played = (one.environment, one.version, one.data_hash, one.num_tasks, one.samples_per_task, one.seed,
