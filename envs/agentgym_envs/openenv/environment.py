@@ -21,7 +21,7 @@ from agentgym_envs.openenv.wire import Answered, Refused, ServerFault
 
 Total: TypeAlias = Literal["sum", "last", "max"]
 FIRST_TEST_SEED: Final = 1_000_000
-SEATS: Final = 64
+MAX_SESSIONS: Final = 64
 
 
 class OpenEnv(Environment[Play]):
@@ -66,7 +66,7 @@ class OpenEnv(Environment[Play]):
         test_tasks: Annotated[int, "seeds of the test split, from 1,000,000 on"] = 256,
         max_steps: Annotated[int, "turns of the agent at most"] = 40,
         max_refused: Annotated[int, "actions that the server refuses until the episode is invalid"] = 5,
-        sessions: Annotated[int, "at a time, at most; fewer where the server says so"] = SEATS,
+        sessions: Annotated[int, "at a time, at most; fewer where the server says so"] = MAX_SESSIONS,
         answer_s: Annotated[float, "seconds until a server that does not answer has failed"] = 45.0,
         start_s: Annotated[float, "seconds until a server that is started here must answer"] = 120.0,
     ) -> None:

@@ -104,8 +104,8 @@ class Verifiers(ProgramEnvironment[None]):
 
     async def play(self, context: EpisodeContext[None], policy: AgentContext) -> None:
         await self._ready(context.task)
-        place = _place(context.task)
-        request, answer = self._process.request("play", **place, url=policy.url, key=policy.key, model=policy.model)
+        row = _row_of(context.task)
+        request, answer = self._process.request("play", **row, url=policy.url, key=policy.key, model=policy.model)
         try:
             played = value_of(await asyncio.wrap_future(answer), self._environment)
         except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class Verifiers(ProgramEnvironment[None]):
 
     async def _ready(self, task: Task) -> dict[str, Any]:
         """The package, loaded; again after its process has died."""
-        slot = str(_place(task)["slot"])
+        slot = str(_row_of(task)["slot"])
         opened = self._opened.get(slot)
         if opened is not None and opened[0] == self._process.starts and self._process.alive:
             return opened[1]
@@ -209,7 +209,7 @@ def _text(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _place(task: Task) -> dict[str, Json]:
+def _row_of(task: Task) -> dict[str, Json]:
     assert isinstance(task.answer, Mapping), "the task is of this environment"
     return dict(task.answer)
 

@@ -22,7 +22,7 @@ from importlib import metadata
 from typing import Any
 
 MAX_LINE = 1 << 26
-SEATS = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
+SEVERAL = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
 
 
 class Mistake(Exception):
@@ -76,31 +76,31 @@ class Tasksets:
     """A taskset with its environment of the new interface, `verifiers.v1`."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any], unsafe: bool) -> None:
-        agents = importlib.import_module("verifiers.v1.configs.agent")
-        if not hasattr(agents, "agent_config_fields"):
+        configs = importlib.import_module("verifiers.v1.configs.agent")
+        if not hasattr(configs, "agent_config_fields"):
             raise Mistake(f"its new interface can be played from verifiers 0.4 on; this is {_version('verifiers')}")
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
         given = dict(arguments)
         given["taskset"] = {**(given.get("taskset") or {}), "id": name}
         for _ in range(2):  # the second time with what the agents were not given
             config = loaders.resolve_env_config(given)
-            seats = agents.agent_config_fields(config)
-            for seat, spec in seats.items():
-                chosen = dict(given.get(seat) or {})
+            agents = configs.agent_config_fields(config)
+            for role, spec in agents.items():
+                chosen = dict(given.get(role) or {})
                 chosen.setdefault("runtime", {"type": "subprocess"})
                 if spec.harness is None and loaders.default_harness_id(name) == "bash":
                     chosen.setdefault("harness", {"id": "null"})
-                given[seat] = chosen
-        played = [seat for seat, spec in seats.items() if spec.model is None and spec.client is None]
+                given[role] = chosen
+        played = [role for role, spec in agents.items() if spec.model is None and spec.client is None]
         if len(played) > 1:
-            raise Mistake(SEATS.format(", ".join(played)))
-        self._pinned = set(seats) - set(played)
-        for seat in [] if unsafe else played:
-            harness = loaders.load_harness(seats[seat].harness or loaders.harness_config_type(name)(id=name))
-            if harness.EXECUTES_CODE and seats[seat].runtime.type == "subprocess":
+            raise Mistake(SEVERAL.format(", ".join(played)))
+        self._pinned = set(agents) - set(played)
+        for role in [] if unsafe else played:
+            harness = loaders.load_harness(agents[role].harness or loaders.harness_config_type(name)(id=name))
+            if harness.EXECUTES_CODE and agents[role].runtime.type == "subprocess":
                 raise Mistake(
                     f"the harness {harness.config.id!r} runs what the policy writes on this machine, with your rights. "
-                    f"Give another runtime, as arguments: {{{seat}: {{runtime: {{type: docker}}}}}}, or allow it: "
+                    f"Give another runtime, as arguments: {{{role}: {{runtime: {{type: docker}}}}}}, or allow it: "
                     "env.options.unsafe=true"
                 )
         self.environment = loaders.load_environment(config)
