@@ -50,7 +50,8 @@ def evaluation_json(run: Run, step: int) -> dict[str, Any]:
             "tasks": [_task(one, index.columns) for one in tasks],
         }
 
-    stamp = (*part.stamp, hash(bool(record.get("result"))), hash(run.prices()))
+    others = (bool(record.get("result")), run.prices(), repr(run.json("notes.json")))
+    stamp = (*part.stamp, hash(others))
     found: dict[str, Any] = run.kept(f"evaluation {step}", stamp, make)
     return {**found, "status": run.status()[0]}
 
