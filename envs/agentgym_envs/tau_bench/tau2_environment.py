@@ -31,7 +31,6 @@ class Tau2BenchEnvironment(Environment[Tau2World]):
     name: ClassVar[str] = "tau2_bench"
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 100
-    splits = ("train", "test")
     benchmarks: ClassVar[Mapping[str, Benchmark]] = {
         f"tau2_bench_{domain}": Benchmark(
             tasks=tasks,
