@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import gzip
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from agentgym.cli.catalogue import OWN, load_command
 from agentgym.cli.recipes import check_names
 from agentgym.hooks import PluginRegistry
 from agentgym.models.smollm2 import FOLDER, converted
+from agentgym.models.tiny import policy_path
 from agentgym.recipe import build_recipe
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.yaml import read_yaml
@@ -107,6 +109,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: Path) -> Path
     (tmp_path / "my_env.py").write_text(f"{guess}\n\n{short}")
     (tmp_path / "recipe.yaml").write_text("loop: {steps: 1}\n")
     (tmp_path / "tasks.jsonl").symlink_to(ROOT / "tests" / "data" / "problems.jsonl")
+    rows = (ROOT / "tests" / "data" / "humaneval_shaped.jsonl").read_bytes()
+    (tmp_path / "HumanEval.jsonl.gz").write_bytes(gzip.compress(rows))
+    for file in policy_path().iterdir():  # FOLDER is this one, of a model too
+        (tmp_path / file.name).symlink_to(file)
     monkeypatch.setenv("HF_HOME", str(models))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLE)
