@@ -72,13 +72,13 @@ def write_bfcl(folder: Path, category: str, *entries: tuple[dict[str, Any], list
     """A package with one category's entries, each with its right calls; returns its folder."""
     package = folder / "bfcl_eval"
     sources = package / "eval_checker/multi_turn_eval/func_source_code"
-    _write(sources / "gorilla_file_system.py", FILES)
-    _write(sources / "math_api.py", MATH)
+    write(sources / "gorilla_file_system.py", FILES)
+    write(sources / "math_api.py", MATH)
     for inner in (sources, *sources.parents):
         if inner != folder and folder in inner.parents:
-            _write(inner / "__init__.py", "")
-    _write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
-    _write(package / "constants/default_prompts.py", "DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC = 'Now?'")
+            write(inner / "__init__.py", "")
+    write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
+    write(package / "constants/default_prompts.py", "DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC = 'Now?'")
     _write_rows(package / "data/multi_turn_func_doc/gorilla_file_system.json", [TOUCH, LS, HIDDEN])
     _write_rows(package / "data/multi_turn_func_doc/math_api.json", [POWER])
     name = f"BFCL_v4_multi_turn_{category}.json"
@@ -119,10 +119,10 @@ def write_bfcl_single(folder: Path, category: str, function: dict[str, Any], *ri
     _write_rows(package / "data" / name, rows)
     gold = [{"id": row["id"], "ground_truth": [one]} for row, one in zip(rows, right, strict=False)]
     _write_rows(package / "data/possible_answer" / name, gold)
-    _write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
-    _write(package / "constants/enums.py", "import enum\nLanguage = enum.Enum('Language', ['PYTHON', 'JAVA'])")
-    _write(package / "constants/model_config.py", "raise ImportError('the clients of all models are missing')")
-    _write(package / "eval_checker/ast_eval/ast_checker.py", CHECKER)
+    write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
+    write(package / "constants/enums.py", "import enum\nLanguage = enum.Enum('Language', ['PYTHON', 'JAVA'])")
+    write(package / "constants/model_config.py", "raise ImportError('the clients of all models are missing')")
+    write(package / "eval_checker/ast_eval/ast_checker.py", CHECKER)
     return package
 
 
@@ -217,13 +217,13 @@ def write_tau_bench(folder: Path) -> Path:
     """A package with the domain retail: six tasks, the fourth with a right call that fails, the last with none."""
     package = folder / "tau_bench"
     for inner in ("", "envs", "envs/retail"):
-        _write(package / inner / "__init__.py", "raise ImportError('the clients of all models are missing')")
+        write(package / inner / "__init__.py", "raise ImportError('the clients of all models are missing')")
     retail = package / "envs/retail"
-    _write(retail / "tools/__init__.py", TAU_TOOLS)
-    _write(retail / "data/__init__.py", TAU_DATA)
-    _write(retail / "wiki.py", "WIKI = 'Be kind.'")
+    write(retail / "tools/__init__.py", TAU_TOOLS)
+    write(retail / "data/__init__.py", TAU_DATA)
+    write(retail / "wiki.py", "WIKI = 'Be kind.'")
     for part in ("train", "test"):
-        _write(retail / f"tasks_{part}.py", TAU_TASKS)
+        write(retail / f"tasks_{part}.py", TAU_TASKS)
     return package
 
 
@@ -343,132 +343,24 @@ get_suites = _SUITES.get
 def write_agentdojo(folder: Path) -> Path:
     """A package with one suite of three tasks: one with a check, one whose check always passes, one not injectable."""
     package = folder / "agentdojo"
-    _write(package / "__init__.py", "")
-    _write(package / "agent_pipeline/__init__.py", "raise ImportError('the clients of all models are missing')")
-    _write(package / "agent_pipeline/tool_execution.py", "tool_result_to_str = str")
-    _write(package / "functions_runtime.py", DOJO)
-    _write(package / "task_suite/load_suites.py", DOJO_SUITES)
-    _write(package / "task_suite/__init__.py", "")
-    _write(package / "attacks/__init__.py", "")
-    _write(package / "attacks/base_attacks.py", DOJO_ATTACKS)
-    _write(package / "attacks/attack_registry.py", "from agentdojo.attacks.base_attacks import ATTACKS")
-    _write(package / "attacks/important_instructions_attacks.py", "")
-    _write(package / "data/system_messages.yaml", "default: Use the tools.\n")
+    write(package / "__init__.py", "")
+    write(package / "agent_pipeline/__init__.py", "raise ImportError('the clients of all models are missing')")
+    write(package / "agent_pipeline/tool_execution.py", "tool_result_to_str = str")
+    write(package / "functions_runtime.py", DOJO)
+    write(package / "task_suite/load_suites.py", DOJO_SUITES)
+    write(package / "task_suite/__init__.py", "")
+    write(package / "attacks/__init__.py", "")
+    write(package / "attacks/base_attacks.py", DOJO_ATTACKS)
+    write(package / "attacks/attack_registry.py", "from agentdojo.attacks.base_attacks import ATTACKS")
+    write(package / "attacks/important_instructions_attacks.py", "")
+    write(package / "data/system_messages.yaml", "default: Use the tools.\n")
     return package
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(text))
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    _write(path, "\n".join(map(json.dumps, rows)) + "\n")
-
-
-TAU2_SHOP = """
-import json
-from pydantic import BaseModel
-from tau2.data_model.message import Kind, Reply
-
-class Found:
-    def __init__(self, **values):
-        self.__dict__.update(values)
-
-class Order(BaseModel):
-    status: str = "pending"
-
-class DB(BaseModel):
-    orders: dict[str, Order]
-
-class Tools:
-    def __init__(self, db):
-        self.db = db
-
-class Shop:
-    policy = "Be kind."
-    user_tools = None
-
-    def __init__(self, db):
-        self.tools = Tools(db)
-
-    def get_tools(self):
-        names = ("get_order", "cancel", "calculate")
-        return [Found(openai_schema={"function": {"name": name, "description": name}}) for name in names]
-
-    def set_state(self, initialization_data, initialization_actions, message_history):
-        assert initialization_data is None and message_history == []
-
-    def get_response(self, call):
-        try:
-            order = self.tools.db.orders[call.arguments["order_id"]]
-        except KeyError as error:
-            return Reply(content=f"Error: {error}", error=True)
-        if call.name == "cancel":
-            order.status = "cancelled"
-        return Reply(content=json.dumps(order.model_dump()))
-
-    def run_env_assertion(self, assertion, raise_assertion_error):
-        return self.tools.db.orders["#2"].status == assertion
-
-def get_environment(db=None):
-    return Shop(db or DB(orders={"#1": Order(), "#2": Order()}))
-
-class Action(BaseModel):
-    name: str
-    arguments: dict
-
-    def compare_with_tool_call(self, call):
-        return (self.name, self.arguments) == (call.name, call.arguments)
-
-def task(key, basis, *calls, says=(), asserted=(), judged=()):
-    actions = [Action(name=name, arguments={"order_id": order}) for name, order in calls]
-    criteria = Found(actions=actions, reward_basis=[Kind(value=one) for one in basis], communicate_info=list(says),
-                     env_assertions=list(asserted), nl_assertions=list(judged))
-    user = Found(instructions=f"Wants {key}.")
-    return Found(id=key, evaluation_criteria=criteria, initial_state=None, user_scenario=user, ticket=None)
-
-def get_tasks(part):
-    return [
-        task("write", ["DB", "NL_ASSERTION"], ("cancel", "#1"), judged=["is kind"]),
-        task("say", ["DB", "COMMUNICATE"], ("get_order", "#1"), says=["1200"]),
-        task("look", ["DB", "COMMUNICATE"], ("get_order", "#2")),
-        task("nothing", ["DB", "COMMUNICATE"]),
-        task("act", ["ACTION"], ("get_order", "#2")),
-        task("assert", ["ENV_ASSERTION"], ("cancel", "#2"), asserted=["cancelled"]),
-    ]
-
-def get_tasks_split():
-    return {"train": ["say"], "test": ["write", "look", "nothing", "act", "assert"]}
-"""
-TAU2_MESSAGES = """
-from pydantic import BaseModel
-
-class ToolCall(BaseModel):
-    id: str
-    name: str
-    arguments: dict
-    requestor: str
-
-class Reply(BaseModel):
-    content: str
-    error: bool = False
-
-class Kind(BaseModel):
-    value: str
-"""
-
-
-def write_tau2_bench(folder: Path) -> Path:
-    """A checkout with the domain retail: one task for each kind of check, and one that silence passes."""
-    package = folder / "src/tau2"
-    _write(package / "__init__.py", "raise ImportError('the clients of all models are missing')")
-    _write(package / "domains/retail/environment.py", TAU2_SHOP)
-    _write(
-        package / "domains/retail/utils.py",
-        f"from pathlib import Path\nRETAIL_DB_PATH = Path({str(folder)!r}) / 'db.json'",
-    )
-    _write(package / "data_model/message.py", TAU2_MESSAGES)
-    for name in ("db", "tasks"):
-        _write(folder / f"{name}.json", "{}")
-    return folder
+    write(path, "\n".join(map(json.dumps, rows)) + "\n")

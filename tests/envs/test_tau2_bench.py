@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmark_packages import write_tau2_bench
+from tau2_package import write_tau2_bench
 
 from agentgym.errors import UserError
 from agentgym.testing import play
