@@ -19,9 +19,9 @@ function Head({ one, run, steps, params }) {
   const running = !one.finished && status === "running";
   return html`<div><div class="row spread"><h1>${harmless(about.policy)} on ${harmless(about.environment)}</h1>
       ${steps.length > 1 && html`<label>evaluation of step <select onChange=${(event) => go("evaluation", { ...params, run: run.id, step: event.target.value })}>${steps.map((step) => html`<option value=${step} selected=${step === one.step}>${step}</option>`)}</select></label>`}</div>
-    <p class="soft"><i class="dot ${one.finished ? "done" : status}"></i>${one.finished ? "finished" : running ? "running" : `not finished, ${status}`} ${date(about.time)}, ${count(about.num_tasks, "task")}${about.samples_per_task > 1 ? ` × ${figure(about.samples_per_task)} samples` : ""}, version ${about.version}${about.options ? `, ${harmless(about.options)}` : ""}${about.agent === "chat" ? "" : `, agent ${harmless(about.agent)}`}${about.sandbox ? `, sandbox ${harmless(about.sandbox)}` : ""}${about.greedy ? ", greedy" : ""}
+    <p class="soft"><i class="dot ${one.finished ? "done" : status === "done" ? "interrupted" : status}"></i>${one.finished ? "finished" : running ? "running" : `not finished${status === "done" ? "" : `, ${status}`}`} ${date(about.time)}, ${count(about.num_tasks, "task")}${about.samples_per_task > 1 ? ` × ${figure(about.samples_per_task)} samples` : ""}, version ${about.version}${about.options ? `, ${harmless(about.options)}` : ""}${about.agent === "chat" ? "" : `, agent ${harmless(about.agent)}`}${about.sandbox ? `, sandbox ${harmless(about.sandbox)}` : ""}${about.greedy ? ", greedy" : ""}
       ${about.tags.map((tag) => html` <span class="tag">${harmless(tag)}</span>`)}${about.note ? html` “${harmless(about.note)}”` : ""}</p>
-    ${!one.finished && html`<p class="row" role="status"><progress max=${one.planned} value=${one.played} aria-label="episodes played"></progress> ${figure(one.played)} of ${count(one.planned, "episode")}${running ? ". Short episodes end first, so the figures still move." : run.kind === "eval" ? html`. Continue it: <code>agentgym eval --resume ${harmless(`${run.root}/${run.name}`)}</code>` : "."}</p>`}</div>`;
+    ${!one.finished && html`<p class="row" role="status"><progress max=${one.planned} value=${one.played} aria-label="episodes played"></progress> ${figure(one.played)} of ${count(one.planned, "episode")}. Short episodes end first, so the figures still move.${!running && run.kind === "eval" ? html` Continue it: <code>agentgym eval --resume ${harmless(`${run.root}/${run.name}`)}</code>` : ""}</p>`}</div>`;
 }
 
 /* The one figure, then the smaller ones. */
@@ -113,7 +113,8 @@ export function EvaluationView({ id, params, dark }) {
   const steps = run?.id === id ? run.evaluations.map((row) => row.step) : [];
   const step = params.step === undefined ? steps.at(-1) : Number(params.step);
   const { data: one, failure } = useData(step === undefined ? null : runPath(id, `/evaluations/${step}`), { again: fresh });
-  useEffect(() => setLive(run?.status === "running"), [run?.status]);
+  const goesOn = run?.status === "running" || run?.evaluations.some((row) => !row.finished); // a run that is done may be measured
+  useEffect(() => setLive(Boolean(goesOn)), [goesOn]);
   if (unread || failure) return html`<${Failed} failure=${unread ?? failure} />`;
   if (run?.id === id && !steps.length) return html`<h1>${harmless(run.name)}</h1><p class="empty" role="status">No episode has ended yet.</p>`;
   if (!run || run.id !== id || !one || one.run !== id) return html`<${Loading} what="Reading the evaluation" />`;
