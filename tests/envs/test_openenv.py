@@ -242,6 +242,7 @@ def test_what_is_given_wrong_is_named(tmp_path: Path) -> None:
     for given, message in (
         ({}, "give one of env.options.url, env.options.folder and env.options.image"),
         ({"url": "localhost:8000"}, "give http://HOST:PORT"),
+        ({"url": "http://localhost:8000x"}, "give http://HOST:PORT"),
         ({"url": "http://x", "low": 1, "high": 1}, "low must be below high"),
         ({"url": "http://x", "total": "mean"}, "no total 'mean'"),
         ({"url": "http://x", "train_tasks": 2_000_000}, "train_tasks is 2000000"),

@@ -10,11 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from openenv_served import first, served
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
+from agentgym.http_server import Bounds, configure, listen, serve_until_cancelled
 from agentgym.mcp import McpServer
 from agentgym.testing import play
 from agentgym.types import Task
@@ -143,3 +147,22 @@ async def test_the_server_ends_with_sessions_open() -> None:
     with pytest.raises(ConnectionClosed):
         await client.recv()
     assert not app.open
+
+
+async def test_a_session_may_think_longer_than_a_request_may_take() -> None:
+    async def echo(client: WebSocket) -> None:
+        await client.accept()
+        await client.send_text(await client.receive_text())
+
+    bounds = Bounds(head_s=0.01, body_s=0.01)  # of the request that became the session
+    config = configure(Starlette(routes=[WebSocketRoute("/ws", echo)]), bounds, ws="websockets-sansio", lifespan="off")
+    listening, started = listen("127.0.0.1", [0]), asyncio.Event()
+    job = asyncio.create_task(serve_until_cancelled(config, listening, started.set))
+    await started.wait()
+    async with connect(f"ws://127.0.0.1:{listening.getsockname()[1]}/ws") as client:
+        await asyncio.sleep(0.05)
+        await client.send("late")
+        assert await client.recv() == "late"
+    job.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await job

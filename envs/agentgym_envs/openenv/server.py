@@ -57,7 +57,7 @@ class Server:
         """Raises UserError unless one of url, folder and image is given."""
         if sum(map(bool, (url, folder, image))) != 1:
             raise UserError("openenv: give one of env.options.url, env.options.folder and env.options.image")
-        if url and not re.fullmatch(r"(?:http|ws)s?://[^/\s]\S*", url):
+        if url and not re.fullmatch(r"(?:http|ws)s?://(?:\[[^]\s]+\]|[^/\s:]+)(?::\d+)?(?:/\S*)?", url):
             raise UserError(f"openenv: url is {url!r}; give http://HOST:PORT")
         self._url = re.sub(r"^ws", "http", url).rstrip("/").removesuffix("/ws")
         self._folder, self._python, self._image = folder, python, image
