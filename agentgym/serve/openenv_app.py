@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from agentgym.errors import InfraError
 from agentgym.hooks import PluginRegistry
 from agentgym.http_server import Bounds, configure, serve_until_cancelled
 from agentgym.rollout.text_episode import TextEpisode, TextGame, TextGameConfig
 from agentgym.serve.openenv import Frame, OpenEnvSession, error_frame, schemas_of
 
+log = logging.getLogger(__name__)
 API_VERSION = "1.0.0"  # of OpenEnv's interface over HTTP
 MAX_FRAME_BYTES = 8 * 2**20
 CLOSE_S = 2
@@ -89,10 +92,7 @@ class OpenEnvApp:
         """OpenEnv makes another environment for each request over HTTP, which plays nothing: so does a reset here."""
         if not self._admits(request):
             return JSONResponse({"detail": "give the key, as `Authorization: Bearer KEY`"}, 401)
-        try:
-            body = json.loads(await request.body() or b"{}")
-        except ValueError:
-            body = None
+        body = await _json_of(request)
         if not isinstance(body, dict):
             return JSONResponse({"detail": "the body is not a JSON object"}, 422)
         if request.url.path == "/step":
@@ -105,12 +105,8 @@ class OpenEnvApp:
     async def _mcp(self, request: Request) -> Response:
         if not self._admits(request):
             return JSONResponse({"detail": "give the key, as `Authorization: Bearer KEY`"}, 401)
-        try:
-            asked = json.loads(await request.body())
-        except ValueError:
-            asked = None
         async with contextlib.aclosing(OpenEnvSession(self.game, self.has_tools)) as session:
-            return JSONResponse(await session.json_rpc(asked))
+            return JSONResponse(await session.json_rpc(await _json_of(request)))
 
     async def _play(self, client: WebSocket) -> None:
         if not self._admits(client):
@@ -128,8 +124,10 @@ class OpenEnvApp:
         try:
             async with contextlib.aclosing(OpenEnvSession(self.game, self.has_tools)) as session:
                 await self._answer_all(client, session)
-        except (WebSocketDisconnect, RuntimeError):  # starlette raises both for a client that is gone
+        except WebSocketDisconnect:
             return
+        except InfraError as error:  # as the episode was closed
+            log.warning("%s", error)
         finally:
             self.open -= 1
 
@@ -186,6 +184,19 @@ async def _has_tools(game: TextGame) -> bool:
         return await trial.schemas() is not None
     finally:
         await trial.close()
+
+
+async def _json_of(request: Request) -> Any:
+    """The body; {} where there is none, None for what is not JSON or too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FRAME_BYTES:
+            return None
+    try:
+        return json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        return None
 
 
 def _constant(answer: Any) -> Callable[[Request], Any]:
