@@ -15,7 +15,7 @@ from agentgym.tools import Tools
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.openenv.actions import ActionForm, Kind
 from agentgym_envs.openenv.observations import messages_of, text_of
-from agentgym_envs.openenv.play import Places, Play, PlayTools
+from agentgym_envs.openenv.play import Play, PlayTools, SessionSlots
 from agentgym_envs.openenv.server import About, Server
 from agentgym_envs.openenv.wire import Answered, Refused, ServerFault
 
@@ -94,13 +94,13 @@ class OpenEnv(Environment[Play]):
         self._total, self._low, self._high, self._success_at = total, low, high, success_at
         self._train_tasks, self._test_tasks = train_tasks, test_tasks
         self._max_refused, self._sessions, self._answer_s = max_refused, sessions, answer_s
-        self._places: tuple[asyncio.AbstractEventLoop, Places] | None = None
+        self._slots: tuple[asyncio.AbstractEventLoop, SessionSlots] | None = None
         self.max_turns = max_steps  # type: ignore[misc]
         self._mark()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what cannot be sent to other processes."""
-        return {key: value for key, value in self.__dict__.items() if key != "server_reward"} | {"_places": None}
+        return {key: value for key, value in self.__dict__.items() if key != "server_reward"} | {"_slots": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -132,7 +132,7 @@ class OpenEnv(Environment[Play]):
             info["success"] = False
         assert isinstance(context.task.answer, Mapping)
         reset = {**context.task.answer, "episode_id": f"{context.task.task_id}/{context.seed}"[-128:]}
-        play = await Play.begin(self._server, self._seats(), reset, key=self._key, answer_s=self._answer_s)
+        play = await Play.begin(self._server, self._slots_here(), reset, key=self._key, answer_s=self._answer_s)
         messages = None if self._observation or self._prompt else messages_of(play.first.observation)
         if messages:
             context.messages[:] = messages
@@ -226,11 +226,11 @@ class OpenEnv(Environment[Play]):
     def _form(self) -> ActionForm:
         return ActionForm.of(self._about().action, self._kind, self._field)
 
-    def _seats(self) -> Places:
+    def _slots_here(self) -> SessionSlots:
         loop = asyncio.get_running_loop()
-        if self._places is None or self._places[0] is not loop:
-            self._places = (loop, Places(self._sessions))
-        return self._places[1]
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = (loop, SessionSlots(self._sessions))
+        return self._slots[1]
 
     def _mark(self) -> None:
         """The reward with the range of the options, which floors and checks are made of."""

@@ -21,7 +21,7 @@ SAY = "send_message"
 """The tool with which servers of `agentgym envs serve` take what is said without a call."""
 
 
-class Places:
+class SessionSlots:
     """Sessions at a time: no more than the server allows, once it has said so."""
 
     def __init__(self, limit: int) -> None:
@@ -56,7 +56,7 @@ class Play:
     """One episode. first, answers: of the reset and the steps; actions: of the policy."""
 
     server: Server
-    places: Places
+    slots: SessionSlots
     key: str
     answer_s: float
     reset: Mapping[str, Json]
@@ -69,26 +69,26 @@ class Play:
 
     @classmethod
     async def begin(
-        cls, server: Server, places: Places, reset: Mapping[str, Json], *, key: str, answer_s: float
+        cls, server: Server, slots: SessionSlots, reset: Mapping[str, Json], *, key: str, answer_s: float
     ) -> Play:
         """Reset in a session of its own; a full server is waited for. Raises InfraError and ServerFault."""
         clock_s, wait_s = asyncio.get_running_loop().time, 0.1
         until_s = clock_s() + answer_s
         while True:
-            await places.take(max(0.0, until_s - clock_s()))
+            await slots.take(max(0.0, until_s - clock_s()))
             try:
                 connection, first = await connected(server, reset, key=key, answer_s=answer_s)
             except ServerFull as full:
-                places.lower(full.limit)
-                places.give_back()
+                slots.lower(full.limit)
+                slots.give_back()
                 if clock_s() > until_s:
                     raise
             except BaseException:
-                places.give_back()
+                slots.give_back()
                 raise
             else:
                 return cls(
-                    server=server, places=places, key=key, answer_s=answer_s, reset=reset, connection=connection,
+                    server=server, slots=slots, key=key, answer_s=answer_s, reset=reset, connection=connection,
                     first=first,
                 )  # fmt: skip
             await asyncio.sleep(wait_s)
@@ -98,7 +98,7 @@ class Play:
         try:
             await self.connection.close()
         finally:
-            self.places.give_back()
+            self.slots.give_back()
 
     @property
     def last(self) -> Answered:
