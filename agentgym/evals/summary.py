@@ -166,6 +166,8 @@ def evaluation_summary(
     try:
         index = _index(folder.episode_file(step, evaluation=True))
         return summary_of(folder, step, setup, result, index, within=within)
+    except UserError:  # it names its file, as of prices, which is that of many evaluations
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise UserError(f"can't read the evaluation {path}: {type(error).__name__}: {error}") from None
 

@@ -30,7 +30,7 @@ _RECORD = re.compile(r"step-(\d{1,9})\.json")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluations:
     """What folders hold. num_runs: runs and evaluations in them. unfinished, shards: folders of evaluations that are
-    not finished, or are a shard of one. broken: a sentence for each evaluation that can't be read."""
+    not finished, or are a shard of one. broken: a sentence for each file that can't be read."""
 
     summaries: tuple[EvaluationSummary, ...]
     num_runs: int
@@ -92,7 +92,7 @@ def read_evaluations(runs: Sequence[Path], cache: Path | None, within: Sequence[
         num_runs=len(runs),
         unfinished=tuple(str(run) for run, entry in found if entry["unfinished"]),
         shards=tuple(str(run) for run, entry in found if entry["shards"]),
-        broken=tuple(text for _, entry in found for text in entry["broken"]),
+        broken=tuple(dict.fromkeys(text for _, entry in found for text in entry["broken"])),
     )
 
 

@@ -143,6 +143,8 @@ def _nothing(found: Evaluations) -> str:
     runs = f"{found.num_runs} run{'s' if found.num_runs > 1 else ''}"
     if left := _unfinished(found):
         return f"{runs} found, but no finished evaluation; {'; '.join(left)}"
+    if found.broken:
+        return f"{runs} found, but none of their evaluations could be read"
     return (
         f"{runs} found, but nothing was measured in them; measure a run's checkpoints with agentgym eval RUN "
         "--every-checkpoint, any model with agentgym eval MODEL --env NAME"
