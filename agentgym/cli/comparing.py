@@ -180,26 +180,32 @@ def _plan(
     if tasks_of is not side and tasks_of.config_of is not None and not arguments.recipe:
         theirs = base_recipe(None, tasks_of.config_of, trust=arguments.trust, shell=shell)[0]
         base = {**base, **{key: theirs[key] for key in ("env", "rewards", "eval") if key in theirs}}
+        if tasks_of.saved and tasks_of.policy and tasks_of.saved.folder.path == tasks_of.policy.run_dir:
+            setting = base.get("eval")
+            given = setting if isinstance(setting, Mapping) else {}
+            base["eval"] = {**given, "tasks": tasks_of.saved.setup.num_tasks}  # eval --every-checkpoint played so many
     model = {"model.path": side.policy.path, "model.random_weights": False}
     finished = finish(base, {**model, "env.name": arguments.env, **flags}, arguments, where, shell, served=True)
     if not arguments.again:
-        side = with_saved(side, finished)
+        exactly = flags.get("eval.tasks") is not None
+        side = with_saved(side, finished, exactly=exactly)
         if arguments.reward and not side.saved:
-            side = with_saved(side, finished, rescored=True)
+            side = with_saved(side, finished, rescored=True, exactly=exactly)
     return Plan(side=side, finished=finished)
 
 
-def with_saved(side: Side, finished: Finished, *, rescored: bool = False) -> Side:
+def with_saved(side: Side, finished: Finished, *, rescored: bool = False, exactly: bool = False) -> Side:
     """The side with an evaluation that played what the recipe says, if one is finished: the run's own, or another.
 
-    One that an older version of the environment played is left out. rescored: whatever rewards scored it.
+    One that an older version of the environment played is left out. rescored: whatever rewards scored it. exactly: a
+    run's own of more tasks is not taken.
     """
     from agentgym.evals.compare import Saved
 
     assert side.policy is not None
     recipe, _, registry = finished
     version = getattr(registry.environment(recipe.env.name), "version", None)
-    for folder in _candidates(side.policy, recipe, PLAYED if rescored else PLAYED + SCORED):
+    for folder in _candidates(side.policy, recipe, PLAYED if rescored else PLAYED + SCORED, exactly=exactly):
         try:
             saved = Saved.load(folder, side.policy.step, side.given)
         except UserError:  # it is damaged
@@ -216,7 +222,9 @@ def unfinished(policy: Policy, recipe: Recipe) -> RunFolder | None:
     return next(folders, None)
 
 
-def _candidates(policy: Policy, recipe: Recipe, played: Sequence[str] = PLAYED + SCORED) -> Iterator[RunFolder]:
+def _candidates(
+    policy: Policy, recipe: Recipe, played: Sequence[str] = PLAYED + SCORED, *, exactly: bool = False
+) -> Iterator[RunFolder]:
     """Folders with an evaluation of the policy, finished or not, that plays what the recipe says in `played`."""
     wanted = to_mapping(recipe)
     served = served_name(policy.path) is not None
@@ -227,23 +235,36 @@ def _candidates(policy: Policy, recipe: Recipe, played: Sequence[str] = PLAYED +
         if not (folder.path / "config.yaml").is_file():  # its process ended at once
             continue
         config, record = folder.load_config(), read_record(folder, policy.step)
-        same = _plays_the_same(config, wanted, played) and value_at(config, "model.path") == policy.path
+        same = _plays_the_same(config, wanted, [key for key in played if key != "eval.tasks"])
+        setup = record.get("setup")
+        num_tasks = setup.get("num_tasks") if isinstance(setup, Mapping) else None  # a split may have fewer than asked
+        same = same and recipe.eval.tasks in (num_tasks, value_at(config, "eval.tasks"))
+        same = same and value_at(config, "model.path") == policy.path
         if served:  # the same name is another policy at another server
             same = same and all(value_at(config, key) == value_at(wanted, key) for key in ASKED)
         if same and record and (model is None or record.get("weights") == weights_mark(model)):
             yield folder
     if policy.run_dir is not None:
         folder = RunFolder.open(policy.run_dir)
-        ends = (0, folder.load_comparison().get("steps"))  # those between the ends play loop.eval_tasks
-        if _plays_the_same(folder.load_config(), wanted, played) and (
-            policy.step in ends or _num_tasks(folder, policy.step) == recipe.eval.tasks
-        ):
+        if _is_its_own(folder, policy.step, recipe, played, exactly=exactly):
             yield folder
 
 
-def _num_tasks(folder: RunFolder, step: int) -> object:
-    setup = read_record(folder, step).get("setup")
-    return setup.get("num_tasks") if isinstance(setup, Mapping) else None
+def _is_its_own(folder: RunFolder, step: int, recipe: Recipe, played: Sequence[str], *, exactly: bool) -> bool:
+    """Whether a run's evaluation of a step played what the recipe says. `agentgym eval RUN --every-checkpoint` may have
+    played more tasks than the run's config has; those between the ends play loop.eval_tasks, which are fewer."""
+    config, wanted, setup = folder.load_config(), to_mapping(recipe), read_record(folder, step).get("setup")
+    if not isinstance(setup, Mapping) or not _plays_the_same(
+        config, wanted, [key for key in played if not key.startswith("eval.")]
+    ):
+        return False
+    if any(setup.get(key) != value_at(wanted, f"eval.{key}") for key in ("samples_per_task", "seed", "greedy")):
+        return False
+    num = setup.get("num_tasks")
+    if not isinstance(num, int) or num >= recipe.eval.tasks:
+        return num == recipe.eval.tasks or not exactly
+    is_end = step in (0, folder.load_comparison().get("steps"))
+    return is_end and value_at(config, "eval.tasks") == recipe.eval.tasks  # the split has no more
 
 
 def _plays_the_same(config: Mapping[str, object], wanted: Mapping[str, object], played: Sequence[str]) -> bool:

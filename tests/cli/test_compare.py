@@ -287,6 +287,22 @@ def test_the_evaluation_at_the_end_of_a_run_is_used(cli, runs) -> None:
     assert "runs/a: saved in runs/a, step 5" in end.out and "runs/b: would be played" in end.out
 
 
+@pytest.mark.parametrize("configured", ["12", "18"])
+def test_as_many_tasks_as_a_run_measured_itself_are_played_by_the_other_side(cli, runs, configured: str) -> None:
+    """As `agentgym eval RUN --every-checkpoint --tasks 15` saves them."""
+    assert cli.train("--name", "c", "--loop.steps", "5", "--eval.tasks", configured).code == 0
+    save_weights(RunFolder.open("runs/c").checkpoint_dir(5))
+    cli("eval", "runs/c", "--name", "theirs", "--tasks", "15")
+    shutil.copytree("evals/theirs/evals", RunFolder.open("runs/c").evaluation_file(5, "").parent)
+    shutil.rmtree("evals/theirs")
+
+    def planned(*words: str) -> str:
+        return cli("compare", "runs/c", "runs/b", "--dry-run", *words).out
+
+    assert "runs/c: saved in runs/c, step 5" in planned() and "runs/b: would be played, up to 15 held" in planned()
+    assert "runs/c: saved in runs/c" in planned("--tasks", "15") and "runs/c: would" in planned("--tasks", "10")
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_weights_that_no_run_made_only_what_they_play_is_compared(cli, runs, order: int) -> None:
     cli("eval", "runs/a", "--name", "one")
