@@ -10,6 +10,7 @@ from benchmark_packages import write_bfcl_single
 
 from agentgym.env import EpisodeContext
 from agentgym.errors import UserError
+from agentgym.evals.play import summarize
 from agentgym.testing import play
 from agentgym_envs.benchmarks.functions import call_message
 from agentgym_envs.bfcl.single_turn import BfclSingleTurnEnvironment
@@ -61,6 +62,25 @@ async def test_relevance_asks_whether_there_is_a_call_of_any_name(tmp_path: Path
     for says, is_call in (("No.", False), (call_message(("weather_get", {})), True), (call_message(("x", {})), True)):
         assert (await play(environment, task, [says])).success is (is_call is wanted)
     assert (await play(environment, task, environment.solve(task))).success
+
+
+async def test_the_leaderboards_totals_are_measured_where_all_their_categories_are_played(tmp_path: Path) -> None:
+    """Live requests count alike (1 of 6), the two categories without answers too; non_live is not whole here."""
+    sizes = {"live_simple": 3, "live_multiple": 1, "live_parallel": 1, "live_parallel_multiple": 1, "multiple": 1}
+    for category, number in sizes.items():
+        write_bfcl_single(tmp_path, category, WEATHER, *[PARIS] * number)
+    for category in ("irrelevance", "live_irrelevance"):
+        write_bfcl_single(tmp_path, category, WEATHER)
+    categories = [*sizes, "irrelevance", "live_irrelevance"]
+    environment = BfclSingleTurnEnvironment(categories=categories, path=str(tmp_path))  # type: ignore[arg-type]
+    calls = call_message(("weather_get", {"place": "Paris"}))
+    solved = {"live_parallel": calls, "irrelevance": "No."}
+    rows = [
+        [await play(environment, task, [solved.get(task.category, call_message(("weather_get", {"place": "Rome"})))])]
+        for task in environment.tasks("test")
+    ]
+    measured = {one.name: one.value for one in summarize(rows, "policy").measures}
+    assert measured == {"live": pytest.approx(1 / 6), "hallucination": pytest.approx(1 / 2)}
 
 
 async def test_values_of_java_are_texts_and_dots_are_not_in_names(tmp_path: Path) -> None:

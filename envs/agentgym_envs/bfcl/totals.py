@@ -8,7 +8,11 @@ from typing import Final
 from agentgym.types import Json
 
 TOTALS: Final[Mapping[str, Mapping[str, float | None]]] = {
-    "multi_turn": {"base": 1, "miss_func": 1, "miss_param": 1, "long_context": 1}
+    "multi_turn": {"base": 1, "miss_func": 1, "miss_param": 1, "long_context": 1},
+    "non_live": {"multiple": 3, "parallel": 3, "parallel_multiple": 3,
+                 "simple_python": 1, "simple_java": 1, "simple_javascript": 1},
+    "live": dict.fromkeys(("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")),
+    "hallucination": {"irrelevance": 1, "live_irrelevance": 1},
 }  # fmt: skip
 """The shares of the categories in a total; None: the tasks of all of its categories count alike."""
 
