@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +44,9 @@ def success_by_category(by_task: Sequence[Sequence[bool | None]], categories: Se
 def environment_measures(episodes: Sequence[Sequence[Episode]]) -> tuple[Measured, ...]:
     """The means of what counted episodes recorded in `info["measures"]`, in the order in which the names are met.
 
-    A measure is a number or a bool. `info["weights"]` says how much a task counts for a measure, 1 by default: so a
-    benchmark's total weights its categories as the benchmark does, whatever their sizes.
+    A measure is a number or a bool. `info["weights"]` says how much the task's category counts for a measure, in all:
+    so a benchmark's total weighs its categories as the benchmark does, however many tasks of each are played. Without
+    it all tasks count alike.
     """
     scores: dict[str, dict[int, list[float]]] = {}
     weights: dict[tuple[str, int], float] = {}
@@ -53,10 +55,17 @@ def environment_measures(episodes: Sequence[Sequence[Episode]]) -> tuple[Measure
             weighed = _figures(episode, "weights")
             for name, value in _figures(episode, "measures").items():
                 scores.setdefault(name, {}).setdefault(number, []).append(value)
-                weights[name, number] = weighed.get(name, 1.0)
+                if name in weighed:
+                    weights[name, number] = weighed[name]
     found = []
     for name, rows in scores.items():
-        value, low, high = weighted_mean(list(rows.values()), [weights[name, number] for number in rows])
+        categories = {number: episodes[number][0].task.category for number in rows}
+        sizes = Counter(categories.values())
+        shares = [
+            weights[name, number] / sizes[category] if (name, number) in weights else 1.0
+            for number, category in categories.items()
+        ]
+        value, low, high = weighted_mean(list(rows.values()), shares)
         found.append(Measured(name=name, value=value, low=low, high=high, num_tasks=len(rows)))
     return tuple(found)
 

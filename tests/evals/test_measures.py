@@ -43,10 +43,12 @@ def test_one_category_is_no_column() -> None:
 
 def test_a_weighted_total_is_the_mean_of_the_categories_shares() -> None:
     """As a leaderboard takes it: 2 of 8 in the large category and 1 of 2 in the small one are 0.375, not 0.3."""
-    rows = [episode("large", n < 2, measures={"total": n < 2}, weights={"total": 1 / 8}) for n in range(8)]
-    rows += [episode("small", n < 1, measures={"total": n < 1}, weights={"total": 1 / 2}) for n in range(2)]
+    rows = [episode("large", n < 2, measures={"total": n < 2}, weights={"total": 1}) for n in range(8)]
+    rows += [episode("small", n < 1, measures={"total": n < 1}, weights={"total": 1}) for n in range(2)]
     [total] = summarize(rows, "policy").measures
     assert total.value == pytest.approx(0.375)
+    [part] = summarize([*rows[:4], rows[8]], "policy").measures  # 2 of 4, and 1 of 1
+    assert part.value == pytest.approx(0.75)
     assert total.low is not None and total.high is not None and total.low < 0.3 < 0.45 < total.high
 
 

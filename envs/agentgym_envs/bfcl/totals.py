@@ -1,4 +1,4 @@
-"""The leaderboard's totals over categories, and how much a task of each counts for them."""
+"""The leaderboard's totals over categories, and how much each counts for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Totals:
         for total, shares in TOTALS.items():
             if shares.keys() <= sizes.keys():
                 for category, share in shares.items():
-                    weight = 1.0 if share is None else share / sizes[category]
+                    weight = float(sizes[category] if share is None else share)
                     self._weights.setdefault(category, {})[total] = weight
 
     def of(self, category: str, *, success: bool = False) -> dict[str, Json]:
