@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentgym.serve.openenv_app import OpenEnvApp
 
 DESCRIPTION = """
-Serve an environment to OpenEnv's clients and the trainers that use them, such as TRL and SkyRL: one episode at a time
+Serve an environment to OpenEnv's clients and the trainers that use them: one episode at a time
 in each WebSocket. A reset's seed draws one of the split's tasks, its task_id chooses one. An environment with tools
 takes OpenEnv's tool actions, and `send_message` for what is said; another takes {"message": ...}. The reward is 0.0
 until an episode ends, then its weighted sum.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentgym.agents import Agent, AgentFailed, ProgramEnvironment
+from agentgym.agents import Agent, AgentFailed
 from agentgym.env import Environment, Reply
 from agentgym.errors import InfraError
-from agentgym.policies.by_agent import AgentPlayer, OwnProgram
+from agentgym.policies.by_agent import AgentPlayer
 from agentgym.policies.conversation import CallRefused, CallRequest
 from agentgym.rewards import Reward
 from agentgym.rl.ending import nothing_left
@@ -373,43 +373,3 @@ def test_a_program_that_always_fails_leaves_nothing_to_learn_which_is_no_good_en
     with pytest.raises(InfraError, match="failed in 1 of 1 episodes; 1 x exit: why"):
         nothing_left([group])
     assert rollout_metrics(group.episodes)["rollout/agent_failed_share"] == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "retries"), [(ZeroDivisionError("by its author"), 0), (InfraError("it is away"), 1), (None, 0)]
-)
-def test_a_program_that_an_environment_brings_is_not_the_policys_when_it_fails(tokenizer, speaking, error, retries):
-    class Own(ProgramEnvironment):
-        name = "own"
-
-        def tasks(self, split, seed=0):
-            yield TASK
-
-        async def play(self, context, policy):
-            if error is not None:
-                raise error
-            context.info["success"] = True
-
-    async def main():
-        right = Reward(name="right", function=lambda episode: float(episode.success), inline=True)
-        player = AgentPlayer(
-            environment=(environment := Own()),
-            renderer=ChatRenderer(tokenizer),
-            generator=speaking("yes"),
-            config=RolloutConfig(max_retries=1),
-            activity=Activity(),
-            scorer=Scorer([right], {"right": 1.0}),
-            sandbox=None,
-            agent=OwnProgram(environment=environment),
-            name="own",
-            endpoint=Hall(),
-        )
-        return await player.play(TASK, episode_id="e", seed=7)
-
-    episode = run_fast(main())
-    assert episode.retries == retries
-    if error is None:
-        assert (episode.outcome, episode.stop, episode.reward) == (Outcome.SCORED, Stop.DONE, 1.0)
-    else:
-        assert episode.outcome is Outcome.INFRA_ERROR
-        assert episode.error.source == "environment:own.play" and str(error) in episode.error.message

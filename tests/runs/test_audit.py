@@ -5,58 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import random
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
-from view_runs import episode, write_step
+from view_runs import episode
 
-from agentgym.errors import UserError
 from agentgym.runs import leftovers
 from agentgym.runs.audit import audit
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.files import append_line
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Outcome
-
-STEPS, GROUPS = 3, 3  # groups of a step, one of them skipped
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Path]:
-    with RunFolder.create(tmp_path, "whole") as folder:
-        folder.save_config({"loop": {"group_size": 4, "max_staleness": 1}, "eval": {"at_end": True}})
-        for step in range(1, STEPS + 1):
-            write_step(folder, step)
-        for step in (0, 2, 3):
-            _checkpoint(folder.checkpoint_dir(step), step)
-        for step in (0, 3):
-            files, setup = EvaluationFiles(folder, step), {"num_tasks": 2, "samples_per_task": 2}
-            files.begin(setup, resume=False)
-            files.save_episodes([[episode(task, sample, success=True) for sample in (0, 1)] for task in (0, 1)])
-            files.save_result(setup, {"success": 1.0})
-        folder.save_state({"position": {"step": 3, "next_group": 9}})
-        folder.save_comparison({"steps": 3})
-        folder.set_status(RunStatus.DONE)
-    yield folder.path
-
-
-def _checkpoint(path: Path, step: int) -> None:
-    (path / "trainer").mkdir(parents=True)
-    (path / "trainer" / "state").write_bytes(b"12345678")
-    manifest = {"step": step, "files": {"state": [8, 0]}}
-    (path / "trainer" / "manifest.json").write_text(json.dumps(manifest))
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    (path / "hf").mkdir()
-    (path / "hf" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    (path / "position.json").write_text(json.dumps({"step": step, "next_group": step * GROUPS}))
 
 
 def _lines(path: Path) -> list[dict]:
@@ -323,11 +287,6 @@ def test_an_interrupted_evaluation_is_judged_by_what_has_ended(tmp_path: Path) -
     assert (audit(folder.path).findings, audit(folder.path).evaluations) == ([], [0])
 
 
-def _device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
 def test_a_custom_loops_run_is_not_asked_for_what_only_the_built_in_loop_promises(run: Path) -> None:
     """It records other groups, steps without any, and no checkpoint or evaluation at the end."""
     for name in ("state.json", "comparison.json", "checkpoints/step-000003/position.json", "evals/step-000003.json"):
@@ -346,78 +305,3 @@ def test_a_custom_loops_run_is_not_asked_for_what_only_the_built_in_loop_promise
     (run / "checkpoints" / "step-000002" / "trainer" / "state").write_bytes(b"1")
     _episodes(3, lambda lines: [*lines, lines[0]])(run)
     assert sorted(fault.kind for fault in audit(run).findings) == ["checkpoint", "twice"]
-
-
-def _loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
-def _folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _sparse(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.truncate(1 << 40)
-
-
-def _written(data: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "cut in the middle": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "random bytes": lambda path: path.write_bytes(random.Random(5).randbytes(5000)),
-    "a header of 2^62 bytes": lambda path: path.write_bytes(struct.pack("<Q", 1 << 62) + b"{}"),
-    "a list": _written(b"[1, 2]\n"),
-    "null": _written(b"null\n"),
-    "foreign JSON": _written(b'{"step": "x", "episode": 5, "w": {"data_offsets": 7}, "setup": [], "result": 1}\n'),
-    "numbers beyond all": _written(
-        b'{"step": 1000000000000000, "next_group": 1e999, "group_id": -1, "index": 1e999, "trained": 1, '
-        b'"files": {"a": 1}, "setup": {"num_tasks": 1e999}, "result": 1, "episode": {"episode_id": 1, "turns": []}, '
-        b'"process": [1]}\n'
-    ),
-    "nested deep": _written(b"[" * 200_000 + b"\n"),
-    "what moves a cursor": _written(b'{"step": "\\u001b[2J", "episode": {"episode_id": "\\u001b[2J"}}\n'),
-    "a terabyte of zeros": _sparse,
-    "a folder": _folder,
-    "a FIFO": _fifo,
-    "a link to a device": _device,
-    "a link to itself": _loop,
-}  # fmt: skip
-FILES = (
-    "metrics.jsonl", "starts.jsonl", "config.yaml", "state.json", "comparison.json", "status.json", "lock",
-    "episodes/step-000002.jsonl.gz", "evals/step-000003.json", "evals/step-000003.jsonl.gz",
-    "checkpoints/step-000003/position.json", "checkpoints/step-000003/trainer/manifest.json",
-    "checkpoints/step-000003/hf/model.safetensors",
-)  # fmt: skip
-QUICK = [(damage, FILES[(7 * n) % len(FILES)]) for n, damage in enumerate(DAMAGE)][::2]
-ALL = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.hostile) for pair in product(DAMAGE, FILES)]
-
-
-@pytest.mark.parametrize(("damage", "name"), ALL)
-def test_a_damaged_or_foreign_file_is_a_fault_and_never_the_end_of_the_audit(damage: str, name: str, run: Path) -> None:
-    _starts(run, (0, {"group_size": 4, "max_staleness": 1}))
-    DAMAGE[damage](run / name)
-    try:
-        found = audit(run)
-    except UserError:
-        assert name == "status.json"  # without which it is no run
-    else:
-        assert found.findings or found.notes or name in ("starts.jsonl", "config.yaml", "lock", "status.json")
-        assert "\x1b" not in str([*found.findings, *found.notes])
-
-
-def test_names_that_no_run_gives_are_left_out(run: Path) -> None:
-    for folder, name in (("episodes", "step-x.jsonl.gz"), ("evals", "step-².json"), ("checkpoints", "step-0x1")):
-        (run / folder / name).mkdir()
-    found = audit(run)
-    assert (found.findings, len(found.notes)) == ([], 2)
