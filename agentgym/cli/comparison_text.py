@@ -27,7 +27,7 @@ def show_sides(sides: Sequence[Saved], shell: Shell) -> None:
     results, names = [one.result for one in sides], [one.name for one in sides]
     for table in (eval_table(results, names), *measure_tables(results, names)):
         shell.say_table(*table)
-    if asked := [usage_row(one.result) for one in sides if one.result.usage]:
+    if asked := [usage_row(one.result, one.name) for one in sides if one.result.usage]:
         shell.say("")
         shell.say_table(USAGE_HEADER, asked)
 

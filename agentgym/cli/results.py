@@ -100,12 +100,12 @@ def show_result(result: EvalResult, environment: str, folder: RunFolder, reporte
 USAGE_HEADER = ("checkpoint", "turns", "from the cache", "prompt", "cached", "completion", "reasoning", "cost", "paid")
 
 
-def usage_row(result: EvalResult) -> tuple[str, ...]:
-    """Tokens and cost of a policy behind a server."""
+def usage_row(result: EvalResult, name: str = "") -> tuple[str, ...]:
+    """Tokens and cost of a policy behind a server. name: of the side of a comparison."""
     usage = result.usage
     names = ("turns", "turns_from_cache", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
     costs = (f"{usage[name]:.4f} {result.currency}" if name in usage else "-" for name in ("cost", "paid_cost"))
-    return (result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
+    return (name or result.checkpoint, *(f"{usage[name]:,.0f}" for name in names), *costs)
 
 
 def figure(value: float | None) -> str:

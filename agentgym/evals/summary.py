@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, cast
+from urllib.parse import urlsplit
 
 from agentgym.errors import UserError
 from agentgym.evals.statistics import mean_interval, success_share
@@ -72,10 +73,10 @@ class EvaluationSummary:
     """A finished evaluation in figures. None is unknown, and never 0.
 
     folder: of the run or the evaluation; file_step: which of its evaluations. policy: the name of what was measured.
-    model: its path, of a checkpoint that of the weights with which training began. run, step, train_seed, recipe: of a
-    checkpoint; recipe is a digest of the training's settings without its seed, so that seeds can be grouped. agent: the
-    name of its scaffold; `chat` is none. settings: `field=value` of those that decide
-    how episodes are played.
+    model: its path, of a checkpoint that of the weights with which training began. server: host and port of a served
+    model. run, step, train_seed, recipe: of a checkpoint; recipe is a digest of the training's settings without its
+    seed, so that seeds can be grouped. agent: the name of its scaffold; `chat` is none. settings: `field=value` of
+    those that decide how episodes are played.
     num_broken: episodes that infrastructure broke; num_left_out: those unsupported, too long, or cut by time.
     rewards: first the total. prompt_tokens: of all requests, of a policy behind a server. tokens: sampled ones.
     Both are sums over all episodes, seconds and turns are means of an episode. cost: None where no price is known.
@@ -86,6 +87,7 @@ class EvaluationSummary:
     file_step: int
     policy: str
     model: str
+    server: str
     run: str
     run_dir: str
     step: int | None
@@ -229,8 +231,9 @@ def _policy(
     model = str(value_at(config, "model.path") or "")
     found = _CHECKPOINT.fullmatch(model)
     if found is None and folder.only_evaluates:
-        name = model or folder.name
-        return {"policy": name, "model": name, "run": "", "run_dir": "", "step": None, "train_seed": None, "recipe": ""}
+        name, server = model or folder.name, urlsplit(str(value_at(config, "policy.base_url") or "")).netloc
+        unknown = {"run": "", "run_dir": "", "step": None, "train_seed": None, "recipe": ""}
+        return {"policy": name, "model": name, "server": server.rpartition("@")[2], **unknown}
     run = Path(found["run"]) if found else folder.path
     if found:
         candidates = [run, folder.path.parent.parent / run]
@@ -245,6 +248,7 @@ def _policy(
     return {
         "policy": f"{run.resolve().name} step {step}",
         "model": model,
+        "server": "",
         "run": run.resolve().name,
         "run_dir": str(run.resolve()),
         "step": step,

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}",
 }  # fmt: skip
 
 
@@ -24,7 +25,9 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
 def to_markdown(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """A table with its title as a heading. The first column is text, the others are right-aligned."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *cells]
-    escaped = (" | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in line) for line in lines)
+    escaped = (
+        " | ".join(" ".join(cell.split()).replace("|", r"\|").replace("<", "&lt;") for cell in line) for line in lines
+    )
     return "\n".join([f"### {title}", "", *(f"| {line} |" for line in escaped)]) + "\n"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentgym.errors import UserError, nearest
 from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of
@@ -132,21 +133,29 @@ def table(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tupl
 def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Header and cells: a row for each policy, a column for each benchmark and version, the metric with its interval.
 
-    Of a policy that was measured several times on one benchmark the newest figure is shown.
+    Of a policy that was measured several times on one benchmark the newest figure is shown. Runs or servers that share
+    a name are rows of their own.
     """
     measures = {at: _measure(some, metric) for at, some in _by_section(rows).items()}
     columns = [*measures]
-    found: dict[str, dict[tuple[str, int], Figure]] = {}
+    found: dict[tuple[str, ...], dict[tuple[str, int], Figure]] = {}
+    newest: dict[tuple[str, ...], Row] = {}
     for row in sorted(rows, key=lambda row: max(one.time for one in row.members)):
         if (one := row.figure(measures[row.section])) is not None:
-            found.setdefault(row.policy, {})[row.section] = one
+            policy = (row.name, row.first.run_dir, row.first.server)
+            found.setdefault(policy, {})[row.section] = one
+            newest[policy] = row
+    alike = Counter(row.name for row in newest.values())
 
-    def values(policy: str) -> list[float]:
+    def values(policy: tuple[str, ...]) -> list[float]:
         return [-found[policy][at].value if at in found[policy] else math.inf for at in columns]
 
+    def cell(one: Figure | None) -> str:
+        return f"{_number(one)} {interval(one)}" if one else "-"
+
     cells = tuple(
-        (policy, *(f"{_number(one)} {interval(one)}" if (one := found[policy].get(at)) else "-" for at in columns))
-        for policy in sorted(found, key=values)
+        (replace(newest[policy], has_twin=alike[policy[0]] > 1).policy, *(cell(figures.get(at)) for at in columns))
+        for policy, figures in sorted(found.items(), key=lambda pair: values(pair[0]))
     )
     names = (f"{at[0]} v{at[1]}" + " (reward)" * (measures[at] != metric) for at in columns)
     return ("policy", *names), cells

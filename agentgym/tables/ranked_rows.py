@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from agentgym.evals.statistics import run_difference
@@ -28,9 +30,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One evaluation, or evaluations of one recipe's runs with different seeds, a run each."""
+    """One evaluation, or evaluations of one recipe's runs with different seeds, a run each.
+
+    has_twin: whether another row of the same table has the same name, so the folder is added.
+    """
 
     members: tuple[EvaluationSummary, ...]
+    has_twin: bool = False
 
     @property
     def first(self) -> EvaluationSummary:
@@ -38,6 +44,15 @@ class Row:
 
     @property
     def policy(self) -> str:
+        return f"{self.name} ({self.place})" if self.has_twin else self.name
+
+    @property
+    def place(self) -> str:
+        """The folder's name, and that of the folder it is in."""
+        return "/".join(Path(self.first.folder).parts[-2:])
+
+    @property
+    def name(self) -> str:
         first, count = self.first, len(self.members)
         how = (f" with {first.agent}" if first.agent != "chat" else "") + ", greedy" * first.greedy
         if count == 1:
@@ -65,6 +80,8 @@ class Row:
         share = SHARE.fullmatch(metric) is not None
         step = 1 / max(1, *(one.num_episodes for one in self.members)) if share else 0.0
         over = run_difference([one.value for one in known], resolution=step)
+        if over.low == over.high:  # equal rewards: an interval of no width misleads
+            return Figure(value=over.mean, low=None, high=None)
         low, high = (max(0.0, over.low), min(1.0, over.high)) if share else (over.low, over.high)
         return Figure(value=over.mean, low=low, high=high)
 
@@ -163,7 +180,8 @@ def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> li
             rows.append(Row(members=tuple(sorted(newest.values(), key=lambda one: one.train_seed or 0))))
         else:
             rows += [Row(members=(one,)) for one in some]
-    return rows
+    count = Counter((*row.section, row.name) for row in rows)
+    return [replace(row, has_twin=count[*row.section, row.name] > 1) for row in rows]
 
 
 def names_of(rows: Iterable[Row]) -> tuple[list[int], list[str]]:

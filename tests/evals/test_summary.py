@@ -15,7 +15,7 @@ from agentgym.evals.summary import EvaluationSummary, evaluation_summary
 from agentgym.runs.evaluations import EvaluationFiles
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.notes import write_note
-from agentgym.tables.leaderboard import names_of, rows_of, table
+from agentgym.tables.leaderboard import matrix, names_of, rows_of, table
 
 BASE = {"model": {"path": "builtin:tiny"}, "env": {"name": "counting", "options": {"level": 2}}, "agent": {"name": "a"}}
 
@@ -114,3 +114,26 @@ def test_what_another_version_saved_is_a_users_error(tmp_path: Path) -> None:
     path.write_text(json.dumps({"setup": {"environment": "e"}, "result": {"success": 1}}))
     with pytest.raises(UserError, match=r"step-000000\.json"):
         evaluation_summary(run, 0)
+
+
+def test_rows_with_the_same_name_are_told_apart_and_not_joined_in_the_matrix(tmp_path: Path) -> None:
+    """One model at two servers, one of them twice, and runs of one name in two folders."""
+    found = []
+    for name, server in (("one", "a:1"), ("two", "user:secret@b:2"), ("again", "a:1")):
+        config = {**BASE, "model": {"path": "openai:m"}, "policy": {"base_url": f"http://{server}/v1"}}
+        found.append(made(tmp_path / "evals", config, name))
+    for place in ("old", "new"):
+        found.append(made(tmp_path / place, BASE))
+        (found[-1].checkpoint_dir(0) / "hf").mkdir(parents=True)
+    summaries = []
+    for number, run in enumerate(found):
+        write_evaluation(run, 0, wins=number, tasks=8)
+        one = evaluation_summary(run, 0)
+        assert one is not None
+        summaries.append(replace(one, time=float(number)))
+    rows = rows_of(summaries, seeds=False)
+    names = [f"openai:m with a (evals/{name})" for name in ("again", "two", "one")]
+    assert [row.policy for row in rows][2:] == names and "secret" not in str(summaries)
+    assert len({row.policy for row in rows}) == 5
+    _, cells = matrix(rows, "success")
+    assert sorted(line[0] for line in cells)[:2] == names[:2] and len(cells) == 4
