@@ -5,6 +5,7 @@ They are played by a small library of the same interface; `tests/envs/test_verif
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from agentgym.testing import CharacterTokenizer
 from agentgym.types import Outcome, Stop
 from agentgym_envs.verifiers import Verifiers
 from tests.playing_packages import play
+from tests.test_killable import wait_until_gone
 
 SMALL = Path(__file__).parents[1] / "data" / "small_verifiers"
 
@@ -141,3 +143,19 @@ def test_no_agent_and_no_served_policy_plays_in_the_place_of_the_package(package
     recipe, _ = finish_recipe({"env": {"name": "math"}, "agent": {"name": agent}})
     with pytest.raises(UserError, match=message):
         _agent_of(recipe, package(), here=here)
+
+
+@pytest.mark.parametrize("end", ["pass", "del environment; sys.stdin.read()", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_all_that_a_package_started_ends_with_its_environment_and_with_a_command_that_exits_or_is_killed(package, end):
+    code = f"""
+import os, signal, sys
+from agentgym_envs.verifiers import Verifiers
+environment = Verifiers(environment="small_words", python=sys.executable, variables=["PYTHONPATH"],
+                        arguments={{"child": True}})
+print(next(iter(environment.tasks("test"))).prompt[0]["content"], flush=True)
+{end}
+"""
+    command = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with command:
+        assert command.stdout is not None
+        wait_until_gone(int(command.stdout.readline()))

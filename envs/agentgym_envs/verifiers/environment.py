@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -76,6 +77,7 @@ class Verifiers(ProgramEnvironment[None]):
         self._arguments = {"train": dict(arguments), "test": None if test_arguments is None else dict(test_arguments)}
         self._unsafe = unsafe
         self._process = PackageProcess(environment, python, variables)
+        weakref.finalize(self, self._process.close)  # also when Python exits
         self._opened: dict[str, tuple[int, dict[str, Any]]] = {}
         self._lock = threading.Lock()
 

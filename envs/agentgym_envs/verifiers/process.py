@@ -37,7 +37,7 @@ class PackageProcess:
         self._pending: dict[int, Future[Any]] = {}
         self._tail = Tail(TAIL_BYTES)
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `close` may be called by the garbage collector
         self._threads: list[threading.Thread] = []
         self.starts = 0
         """How often it was started: what was opened before is gone."""
@@ -68,7 +68,7 @@ class PackageProcess:
             process, self._process = self._process, None
         if process is not None:
             kill_all(process.pid if process.poll() is None else None, self._tag)
-            for thread in self._threads:
+            for thread in {*self._threads} - {threading.current_thread()}:
                 thread.join()
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -81,7 +81,7 @@ class PackageProcess:
             raise UserError(f"verifiers: env.options.variables names {name}, which is not set")
         self._tag, environ = tagged({**given, "PYTHONUNBUFFERED": "1"})
         self._process = process = subprocess.Popen(
-            [self._python, str(PROGRAM)],
+            [self._python, str(PROGRAM), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,13 +15,19 @@ import itertools
 import json
 import os
 import random
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 MAX_LINE = 1 << 26
+ORDERLY_S = 5.0  # for the package to end what it started, once agentgym was killed
+TAG = "AGENTGYM_AGENT"  # as in agentgym/programs.py
 SEVERAL = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
 
 
@@ -218,7 +224,7 @@ class Server:
             answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}"}
         finally:
             self._playing.pop(answer["id"], None)
-        line = json.dumps(answer).encode() + b"\n"
+        line = json.dumps(answer, default=str).encode() + b"\n"
         while line:
             line = line[os.write(self._out, line) :]
 
@@ -271,11 +277,31 @@ def _variable(value: str) -> Iterator[str]:
         del os.environ[name]
 
 
+def _end_without(parent: int) -> None:
+    """Waits until agentgym is gone: a package that hangs does not see the end of its requests."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    time.sleep(ORDERLY_S)
+    _end_all()
+
+
+def _end_all() -> None:
+    """Kill what the package has started, which inherited the tag, and this process with its group."""
+    sign = f"{TAG}={os.environ[TAG]}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it is gone, or another user's
+            if folder.name != str(os.getpid()) and sign in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     sys.path.pop(0)  # this file's folder, whose modules are not the package's
+    threading.Thread(target=_end_without, args=(int(sys.argv[1]),), daemon=True).start()
     out = os.dup(1)
     os.dup2(2, 1)
     asyncio.run(Server(out).serve())
+    _end_all()
 
 
 if __name__ == "__main__":

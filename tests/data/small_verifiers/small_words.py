@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import subprocess
 
 import verifiers as vf
 
@@ -18,7 +19,9 @@ async def reward(said, row):
     return {"nan": float("nan"), "text": "1.0", "none": None}.get(said, float(said == row["answer"]))
 
 
-def load_environment(*, size=20, own_test=0, drawn=False):
+def load_environment(*, size=20, own_test=0, drawn=False, child=False):
     numbers = random.SystemRandom().sample(range(10**9), size + own_test) if drawn else range(size + own_test)
     rows = [{"prompt": [{"role": "user", "content": f"say w{n}"}], "answer": f"w{n}"} for n in numbers]
+    if child:
+        rows = [{"prompt": str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid), "answer": ""}]
     return vf.Environment(rows[:size], reward, rows[size:] or None)
