@@ -67,6 +67,13 @@ def progress(folder: RunFolder, step: int) -> Progress:
     )
 
 
+def unfinished_steps(folder: RunFolder) -> list[int]:
+    """Whose evaluations were begun, and have no result."""
+    steps = sorted(int(path.stem[5:]) for path in (folder.path / "evals").glob("step-??????.json"))
+    records = {step: read_record(folder, step) for step in steps}
+    return [step for step, record in records.items() if record.get("setup") and not record.get("result")]
+
+
 def _left_s(times: Sequence[float], left: int) -> float | None:
     """times: at which episodes have ended, since the evaluation was started or resumed."""
     if len(times) < FEWEST or not left:

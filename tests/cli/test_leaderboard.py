@@ -203,6 +203,19 @@ def test_what_is_not_finished_and_shards_are_left_out_by_name(eight) -> None:
     assert shown.code == 0 and len(re.findall(r" step |openai", shown.out)) == 6
     assert "left out, not finished: evals/long-5; agentgym eval --resume" in shown.out
     assert "left out, shards: evals/long-0; agentgym eval merge" in shown.out
+    shutil.copytree("evals/long-5/evals", "runs/long/evals")
+    shown = eight("leaderboard", "runs", "evals").out
+    assert "left out, not finished, of runs: runs/long; agentgym eval RUN --every-checkpoint" in shown
+    assert "evaluation of step 5: 32 of 32 episodes; if nothing plays it" in eight("status", "runs/long").out
+    audited = json.loads(eight("runs", "audit", "runs/long", "--json").out)
+    assert audited["interrupted"] == ["evals/step-000005.part.jsonl"]
+
+
+def test_a_broken_file_of_prices_is_said_once(eight) -> None:
+    Path("evals/prices.yaml").write_text("tester: {prompt: abc}")
+    ended = eight("leaderboard", "evals/api")
+    assert ended.code == 2 and "none of their evaluations could be read" in ended.err
+    assert ended.err.count("prompt is 'abc'") == 1 and "UserError" not in ended.err
 
 
 def test_versions_are_apart_and_other_tasks_are_named(eight) -> None:

@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 
     found = audit(arguments.run)
     if arguments.json:
-        shell.say_json({**asdict(found), "findings": [one.to_mapping() for one in found.findings]})
+        known = {"findings": [one.to_mapping() for one in found.findings], "interrupted": sorted(found.interrupted)}
+        shell.say_json(asdict(found) | known)
         return 1 if found.findings else 0
     counts = [
         (found.steps, "steps"),

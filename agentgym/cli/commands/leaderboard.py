@@ -12,6 +12,7 @@ from agentgym.commands.shell import Shell
 from agentgym.commands.text import few, table_lines
 from agentgym.errors import UserError
 from agentgym.runs.files import writing
+from agentgym.runs.folder import RunFolder
 from agentgym.tables.exports import to_csv, to_latex, to_markdown
 from agentgym.tables.leaderboard import Section, chosen, matrix, sections, versions_note
 from agentgym.tables.ranked_rows import Row, names_of, rows_of
@@ -132,11 +133,14 @@ def _plain(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) ->
 
 
 def _unfinished(found: Evaluations) -> list[str]:
-    both = (
-        ("not finished", found.unfinished, "agentgym eval --resume continues one"),
+    of_runs = [one for one in found.unfinished if not RunFolder.open(one).is_evaluation]
+    alone = [one for one in found.unfinished if one not in of_runs]
+    each = (
+        ("not finished", alone, "agentgym eval --resume continues one"),
+        ("not finished, of runs", of_runs, "agentgym eval RUN --every-checkpoint continues them"),
         ("shards", found.shards, "agentgym eval merge makes one evaluation of them"),
     )
-    return [f"left out, {what}: {few(folders)}; {advice}" for what, folders, advice in both if folders]
+    return [f"left out, {what}: {few(folders)}; {advice}" for what, folders, advice in each if folders]
 
 
 def _nothing(found: Evaluations) -> str:

@@ -40,6 +40,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     from agentgym.evals.diagnosis import diagnose
+    from agentgym.evals.progress import progress, unfinished_steps
     from agentgym.runs.liveness import Liveness, liveness
 
     folder = RunFolder.open(arguments.run)
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         return _of_evaluation(folder, status, alive, arguments, shell)
     found, rows = diagnose(folder), folder.read_metrics()
     step = rows[-1].step if rows else 0
+    measured = [progress(folder, one) for one in unfinished_steps(folder)]
     if arguments.json:
         shell.say_json(
             {
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
                 "processes": asdict(alive),
                 **asdict(found),
                 "findings": [one.to_mapping() for one in found.findings],
+                "unfinished": [{"step": one.step, "ended": one.ended, "planned": one.planned} for one in measured],
             }
         )
         return 0
@@ -65,6 +68,11 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if alive.text:
         shell.say((shell.paint.red if alive.is_stuck else shell.paint.dim)(wrap(alive.text, shell.width)))
     shell.say(wrap(found.sentence, shell.width))
+    for one in measured:
+        later = "" if status.status is RunStatus.RUNNING else (
+            f"; if nothing plays it now, continue it: agentgym eval {folder.path} --every-checkpoint"
+        )  # fmt: skip
+        shell.say(wrap(f"evaluation of step {one.step}: {one.ended} of {one.planned} episodes{later}", shell.width))
     for finding in found.findings:
         say_finding(finding, shell)
     return 0
