@@ -148,6 +148,12 @@ PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
         ),
         {("evaluation", "says 0.5 success, its episodes 1")},
     ),
+    "an evaluation whose result counts others": (
+        lambda run: (run / "evals/step-000000.json").write_text(
+            '{"setup": {"num_tasks": 2, "samples_per_task": 2}, "result": {"success": 1, "num_episodes": 3}}'
+        ),
+        {("evaluation", "counts 3 episodes, of which 4 are there")},
+    ),
     "a file that was being written": (
         lambda run: (run / "episodes/.step-000009.jsonl.gz.part").touch(),
         {("left behind", "being written")},
