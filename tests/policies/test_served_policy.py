@@ -148,6 +148,9 @@ def test_answers_share_one_file_between_writers_and_outlast_a_torn_end_and_a_los
         assert known(again) == known(AnswerCache(tmp_path, URL)) == [*expected, "6"]
         assert len(index.read_bytes()) == 32 * (len(expected) + 1)
         assert [json.loads(line)["by"] for line in file.read_text().splitlines()][-1] == "c", "no half line is left"
+    file.write_bytes(b"".join(reversed(whole.splitlines(keepends=True))))
+    index.write_bytes(entries)
+    assert known(AnswerCache(tmp_path, URL)) == [], "the index is of another file of this size"
     file.unlink()
     again.keep(requests[7], completion("7"), {})
     assert known(again) == known(AnswerCache(tmp_path, URL)) == ["7"], "the others were removed meanwhile"
