@@ -9,7 +9,7 @@ from agentgym.evals.play import summarize as summarize_eval
 from agentgym.evals.rescore import as_evaluation, rescore, summarize
 from agentgym.rewards import Reward
 from agentgym.rollout.scoring import Scorer
-from agentgym.runs.folder import RunFolder
+from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.records import SavedEpisode
 from agentgym.types import Episode, ErrorRecord, Group, Outcome, Task
 
@@ -167,6 +167,7 @@ def test_an_evaluation_is_scored_again_saved_and_compared(cli, tmp_path):
     assert re.search(r"as saved +0.450 .*\n *scored again +0.450 .* 0.725 ", end.out), end.out
     saved = "evals/mine-rescored-half"
     assert f"saved in {saved}" in end.out and cli("runs", "audit", saved).code == 0
+    assert RunFolder.open(saved).status().status is RunStatus.DONE
     end = cli("compare", "evals/mine", saved)
     assert "reward: not compared, since other rewards scored" in end.out and "my.py:half=2" in end.out
     end = cli("compare", "evals/mine", saved, "--reward", "my.py:half=2", "--json")
