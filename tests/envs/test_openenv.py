@@ -171,7 +171,7 @@ async def test_a_server_that_hangs_or_is_gone_is_infrastructure() -> None:
 async def test_a_full_server_is_waited_for() -> None:
     server = Guessing(max_sessions=2)
     async with server.serving() as url:
-        environment, tasks = await opened(url)
+        environment, tasks = await opened(url, sessions=8)  # as many as tasks: a place that is not given back is missed
         episodes = await asyncio.gather(*(play(environment, task, str(number_of(task))) for task in tasks))
     assert [episode.reward for episode in episodes] == [1.0] * 8 and server.most == 2
 
@@ -277,7 +277,7 @@ def test_the_form_of_an_action_goes_by_its_schema() -> None:
     several = ActionForm.of(schema(command={"type": "string"}, count={"type": "integer"}))
     assert several.kind == "act" and "metadata" not in str(several.tools())
     as_json = ActionForm.of(several.schema, "json")
-    assert as_json.read('first {"a": {"b": 1}}, then {"command": "ls"}', {}) == {"command": "ls"}
+    assert as_json.read('first {"a": 1}, then {"command": {"b": 1}}', {}) == {"command": {"b": 1}}
     with pytest.raises(UserError, match=r"several fields; give env.options.field"):
         ActionForm.of(several.schema, "text")
     with pytest.raises(UserError, match=r"no field 'comand'. Did you mean 'command'"):
