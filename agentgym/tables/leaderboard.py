@@ -6,7 +6,8 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from agentgym.errors import UserError, nearest
 from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of
@@ -150,11 +151,15 @@ def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tup
     def values(policy: tuple[str, ...]) -> list[float]:
         return [-found[policy][at].value if at in found[policy] else math.inf for at in columns]
 
+    def label(row: Row) -> str:
+        where = row.first.server or "/".join(Path(row.first.run_dir or row.first.folder).parts[-2:])
+        return f"{row.name} ({where})" if alike[row.name] > 1 else row.name
+
     def cell(one: Figure | None) -> str:
         return f"{_number(one)} {interval(one)}" if one else "-"
 
     cells = tuple(
-        (replace(newest[policy], has_twin=alike[policy[0]] > 1).policy, *(cell(figures.get(at)) for at in columns))
+        (label(newest[policy]), *(cell(figures.get(at)) for at in columns))
         for policy, figures in sorted(found.items(), key=lambda pair: values(pair[0]))
     )
     names = (f"{at[0]} v{at[1]}" + " (reward)" * (measures[at] != metric) for at in columns)
