@@ -80,6 +80,15 @@ async def test_a_package_that_hangs_is_not_the_policys_fault_and_ends_with_its_e
     assert episode.outcome is Outcome.SCORED
 
 
+@pytest.mark.hostile
+async def test_a_package_that_holds_its_own_event_loop_is_killed_and_plays_the_next_episode(package):
+    environment = package()
+    [episode] = await play(environment, "block", episode_time_s=0.5)
+    assert (episode.outcome, episode.stop) == (Outcome.INFRA_ERROR, Stop.TIME)
+    [episode] = await play(environment, "no")
+    assert episode.outcome is Outcome.SCORED
+
+
 @pytest.mark.parametrize(("size", "num_test"), [(5, 1), (20, 4), (1000, range(150, 250))])
 def test_every_fifth_row_is_held_out_where_the_package_holds_none_out(package, size, num_test):
     environment = package(arguments={"size": size})

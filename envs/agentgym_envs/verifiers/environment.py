@@ -155,8 +155,15 @@ class Verifiers(ProgramEnvironment[None]):
 
     def _rows(self, slot: str, held_out: bool, numbers: Iterator[int]) -> Rows:
         while some := [*itertools.islice(numbers, ROWS_AT_ONCE)]:
+            fields = {"slot": slot, "held_out": held_out, "numbers": some}
             self._open(slot)
-            rows = self._ask("rows", slot=slot, held_out=held_out, numbers=some)
+            try:
+                rows = self._ask("rows", **fields)
+            except InfraError:
+                if self._process.alive:
+                    raise
+                self._open(slot)  # an episode has ended the process meanwhile
+                rows = self._ask("rows", **fields)
             yield from (Row(number, *row) for number, row in zip(some, rows, strict=True))
 
     def _ask(self, op: str, **fields: object) -> Any:

@@ -20,6 +20,7 @@ from agentgym.programs import Tail, exit_reason, kill_all, tagged
 
 PROGRAM: Final = Path(__file__).with_name("program.py")
 TAIL_BYTES: Final = 4000  # of what it writes, for errors
+CANCEL_S: Final = 10.0  # for the answer to a cancelled request: without one the package holds its event loop
 NEEDED: Final = ("HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
 
 
@@ -57,10 +58,21 @@ class PackageProcess:
         return process is not None and process.poll() is None
 
     def cancel(self, number: int) -> None:
-        """End a request that nobody waits for any more."""
+        """End a request that nobody waits for any more; the process with it, where that does not answer."""
         with self._lock:
-            if self._process is not None and self._pending.pop(number, None) is not None:
-                self._write(self._process, {"op": "cancel", "target": number})
+            if (process := self._process) is None or number not in self._pending:
+                return
+            self._pending[number] = answer = Future[Any]()
+            self._write(process, {"op": "cancel", "target": number})
+        timer = threading.Timer(CANCEL_S, self._end_hung, [process, self._tag])
+        timer.daemon = True
+        answer.add_done_callback(lambda _: timer.cancel())
+        timer.start()
+
+    def _end_hung(self, process: subprocess.Popen[bytes], tag: str) -> None:
+        if process.poll() is None:
+            self._tail.add(f"\nit did not respond for {CANCEL_S:g} s after an episode's end and was killed\n".encode())
+            kill_all(process.pid, tag)
 
     def close(self) -> None:
         """End it and all that it started; safe to call twice."""

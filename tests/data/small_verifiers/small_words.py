@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import subprocess
+import time
 
 import verifiers as vf
 
@@ -14,6 +15,8 @@ async def reward(said, row):
         os._exit(3)
     if said == "hang":
         await asyncio.Event().wait()
+    if said == "block":
+        time.sleep(1000)
     if said == "raise":
         raise ZeroDivisionError("by the package")
     return {"nan": float("nan"), "text": "1.0", "none": None}.get(said, float(said == row["answer"]))
