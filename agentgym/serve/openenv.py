@@ -223,6 +223,8 @@ class OpenEnvSession:
         number, method, given = request.get("id"), request["method"], request.get("params") or {}
         if not self.has_tools or method not in ("tools/list", "tools/call"):
             return _rpc_error(number, -32601, f"Method not found: {method}; the episodes are played over /ws")
+        if not isinstance(given, dict):
+            return _rpc_error(number, -32602, "Invalid params: an object is expected")
         if method == "tools/list":
             tools = [{**one, "inputSchema": one["input_schema"]} for one in await self._tools()]
             return {"jsonrpc": "2.0", "id": number, "result": {"tools": tools}}

@@ -100,6 +100,9 @@ async def test_what_is_wrong_is_answered_and_the_session_goes_on() -> None:
         assert await code('{"type": "step", "data": {"message": "no tool action"}}') == "VALIDATION_ERROR"
         unknown = (await ask(client, "step", {"tool_name": "nonsense", "arguments": {}}))["data"]
         assert unknown["observation"]["error"]["error_type"] == "tool_not_found" and not unknown["done"]
+        for params in ([1], "x"):
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            assert (await ask(client, "mcp", call))["data"]["error"]["code"] == -32602
         done = (await ask(client, "step", {"tool_name": "send_message", "arguments": {"message": ""}}))["data"]
         assert done["done"]
         assert await code('{"type": "step", "data": {"tool_name": "x"}}') == "EXECUTION_ERROR"  # after the end
