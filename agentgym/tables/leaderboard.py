@@ -7,10 +7,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentgym.errors import UserError, nearest
-from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of
+from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of, short_places
 from agentgym.tables.summaries import Evaluations
 
 MAX_NOTE = 60  # characters, in a table
@@ -151,8 +150,10 @@ def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tup
     def values(policy: tuple[str, ...]) -> list[float]:
         return [-found[policy][at].value if at in found[policy] else math.inf for at in columns]
 
+    places = short_places(row.first.run_dir or row.first.folder for row in newest.values())
+
     def label(row: Row) -> str:
-        where = row.first.server or "/".join(Path(row.first.run_dir or row.first.folder).parts[-2:])
+        where = row.first.server or places[row.first.run_dir or row.first.folder]
         return f"{row.name} ({where})" if alike[row.name] > 1 else row.name
 
     def cell(one: Figure | None) -> str:

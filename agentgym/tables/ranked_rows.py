@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,11 +31,11 @@ class Figure:
 class Row:
     """One evaluation, or evaluations of one recipe's runs with different seeds, a run each.
 
-    has_twin: whether another row of the same table has the same name, so the folder is added.
+    place: of the folder, where another row of the same table has the same name.
     """
 
     members: tuple[EvaluationSummary, ...]
-    has_twin: bool = False
+    place: str = ""
 
     @property
     def first(self) -> EvaluationSummary:
@@ -44,12 +43,7 @@ class Row:
 
     @property
     def policy(self) -> str:
-        return f"{self.name} ({self.place})" if self.has_twin else self.name
-
-    @property
-    def place(self) -> str:
-        """The folder's name, and that of the folder it is in."""
-        return "/".join(Path(self.first.folder).parts[-2:])
+        return f"{self.name} ({self.place})" if self.place else self.name
 
     @property
     def name(self) -> str:
@@ -180,8 +174,21 @@ def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> li
             rows.append(Row(members=tuple(sorted(newest.values(), key=lambda one: one.train_seed or 0))))
         else:
             rows += [Row(members=(one,)) for one in some]
-    count = Counter((*row.section, row.name) for row in rows)
-    return [replace(row, has_twin=count[*row.section, row.name] > 1) for row in rows]
+    twins: dict[tuple[object, ...], list[str]] = {}
+    for row in rows:
+        twins.setdefault((*row.section, row.name), []).append(row.first.folder)
+    places = {key: short_places(folders) for key, folders in twins.items() if len(folders) > 1}
+    return [replace(row, place=places.get((*row.section, row.name), {}).get(row.first.folder, "")) for row in rows]
+
+
+def short_places(folders: Iterable[str]) -> dict[str, str]:
+    """The ends of paths, of at least two names, and of as many more as tell the folders apart."""
+    parts = {folder: Path(folder).parts for folder in folders}
+    for count in range(2, max(map(len, parts.values()), default=2) + 1):
+        found = {folder: "/".join(one[-count:]) for folder, one in parts.items()}
+        if len({*found.values()}) == len(found):
+            return found
+    return {folder: folder for folder in parts}
 
 
 def names_of(rows: Iterable[Row]) -> tuple[list[int], list[str]]:

@@ -122,7 +122,7 @@ def test_rows_with_the_same_name_are_told_apart_and_not_joined_in_the_matrix(tmp
     for name, server in (("one", "a:1"), ("two", "user:secret@b:2"), ("again", "a:1")):
         config = {**BASE, "model": {"path": "openai:m"}, "policy": {"base_url": f"http://{server}/v1"}}
         found.append(made(tmp_path / "evals", config, name))
-    for place in ("old", "new"):
+    for place in ("old/runs", "new/runs"):
         found.append(made(tmp_path / place, BASE))
         (found[-1].checkpoint_dir(0) / "hf").mkdir(parents=True)
     summaries = []

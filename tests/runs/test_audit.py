@@ -272,6 +272,8 @@ def test_an_evaluation_of_its_own_is_sound_without_what_training_leaves(run: Pat
     assert audit(run).findings == []
     _rewrite(run / "evals/step-000000.jsonl.gz", lambda records: records[1:])
     assert [one.text for one in audit(run).findings] == ["task 0 lacks its samples 0"]
+    (run / "config.yaml").write_text("[[")
+    assert audit(run).findings[0].where == "config.yaml"
 
 
 def test_an_interrupted_evaluation_is_judged_by_what_has_ended(tmp_path: Path) -> None:
