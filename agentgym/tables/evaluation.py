@@ -122,7 +122,8 @@ def _head(
         )
         planned = len(Shard.read(setup.get("shard", "")).tasks(setup["num_tasks"])) * setup["samples_per_task"]
     except (UserError, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise Problem("broken", f"the evaluation of step {step} could not be read: {error!r}"[:500]) from None
+        why = str(error) if isinstance(error, UserError) else repr(error)
+        raise Problem("broken", f"the evaluation of step {step} could not be read: {why}"[:500]) from None
     return {
         "run": run.location.id,
         "name": run.location.name,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from agentgym.evals.shard import Shard
 from agentgym.runs.changes import read_changes
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS
 from agentgym.runs.evaluations import held_out_metric
@@ -50,7 +51,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "held_out": held_out,
         "held_out_reward": held_out_reward,
         "tasks": tasks,
-        "gain": _gain(comparison.get("difference"), "reward" if held_out is None else "success"),
+        "gain": _gain(comparison, "reward" if held_out is None else "success", tasks),
         "sandbox": " after ".join(map(str, [sandbox.get("backend", ""), *reversed(replaced)])),
         "unsafe": sandbox.get("unsafe") is True,
         "spark": _spark(rows),
@@ -127,12 +128,18 @@ def _last_result(run: Run) -> tuple[dict[str, float], int | None]:
         record = run.json(f"evals/step-{step:06d}.json")
         if found := held_out_metric(record.get("result")):
             setup: Any = record.get("setup")
-            return found, setup.get("num_tasks") if isinstance(setup, Mapping) else None
+            if not isinstance(setup, Mapping) or not isinstance(setup.get("num_tasks"), int):
+                return found, None
+            return found, len(Shard.read(setup.get("shard", "")).tasks(setup["num_tasks"]))
     return {}, None
 
 
-def _gain(difference: Any, measure: str) -> dict[str, Any] | None:
+def _gain(comparison: Mapping[str, Any], measure: str, tasks: int | None) -> dict[str, Any] | None:
+    """None also where other tasks were played since, as `eval --every-checkpoint` does: the figures beside it do."""
+    difference, last = comparison.get("difference"), comparison.get("last")
     if not isinstance(difference, Mapping):
+        return None
+    if isinstance(last, Mapping) and tasks is not None and last.get("num_tasks", tasks) != tasks:
         return None
     return {
         "of": measure,

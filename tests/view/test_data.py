@@ -48,6 +48,23 @@ def test_the_list_has_every_run_of_the_folders_and_evaluations_too(runs: Path, o
     evals.close()
 
 
+def test_the_list_counts_what_was_played_and_leaves_out_a_difference_of_other_tasks(runs: Path, open_view) -> None:
+    run = RunFolder.open(runs / "one")
+    difference = {"mean": 0.5, "low": 0.25, "high": 0.75, "num_tasks": 8}
+    shard = RunFolder.create(runs.parent / "evals", "part")
+    write_evaluation(shard, 0, wins=1)
+    path = shard.evaluation_file(0, ".json")
+    saved = json.loads(path.read_text())
+    saved["setup"] |= {"shard": "1/4"}
+    path.write_text(json.dumps(saved))
+    shard.close()
+    for tasks, gain in ((8, 0.5), (5, None)):
+        record: dict = {"difference": difference, "last": {"num_tasks": tasks}}
+        (run.path / "comparison.json").write_text(json.dumps(record))
+        part, one = get(open_view(runs, runs.parent / "evals"), "/api/runs")["runs"]
+        assert (one["gain"] or {"mean": None})["mean"] == gain and (one["tasks"], part["tasks"]) == (8, 2)
+
+
 def test_runs_that_go_on_come_first_and_then_the_one_that_last_did_something(tmp_path: Path, open_view) -> None:
     for name, status, when, step in (
         ("old", "done", 1.6e9, 1.65e9),
