@@ -240,6 +240,8 @@ def test_an_evaluation_of_thousands_that_is_killed_goes_on_with_each_episode_onc
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.wait()
+        ended = part.read_bytes().splitlines(keepends=True)
+        part.write_bytes(b"".join(ended[:-100]))  # their answers are known
         for path in (part, Path("evals/one/answers/answers.jsonl")):
             with path.open("ab") as file:
                 file.write(path.read_bytes()[-400:-150].rpartition(b"\n")[2])
