@@ -63,6 +63,20 @@ class limited:
                 raise self._watch.too_long(self._limit_s) from error
 
 
+@contextlib.contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Around plugin code that has to wait without `await`: where that takes long, `what` is reported, not its line."""
+    watch = _WATCH.get()
+    if watch is None or watch.thread_id != threading.get_ident():
+        yield
+        return
+    before, watch.waits_for = watch.waits_for, what
+    try:
+        yield
+    finally:
+        watch.waits_for = before
+
+
 def call_limited(call: Callable[[A], T], argument: A, limit_s: float) -> T:
     """The call's result, as inside of `limited`, which costs twice as much."""
     watch = _WATCH.get()
@@ -95,17 +109,18 @@ class LoopWatch:
 
     say: takes the lines for the user, in a thread of its own. until_s: when the plugin code that runs now has to be
     interrupted. sections, depth: how many were entered with `limited`, and how many are open. line_held: the line that
-    was interrupted last. cancelled: the task whose code was, after `stop`.
+    was interrupted last. cancelled: the task whose code was, after `stop`. waits_for: see `waiting_for`.
     """
 
     def __init__(self, say: Callable[[str], None], *, every_s: float = EVERY_S, report_s: float = REPORT_S) -> None:
         self.until_s, self.sections, self.depth = math.inf, 0, 0
+        self.waits_for = ""
         self.line_held, self.cancelled = "", cast("asyncio.Task[Any] | None", None)
         self._say, self._every_s, self._report_s = say, every_s, report_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_s, self._answered_s, self._asked = math.inf, math.inf, False
         self._ended = threading.Event()
-        self._thread_id = threading.get_ident()
+        self.thread_id = threading.get_ident()
         self._is_main = threading.current_thread() is threading.main_thread()
         self._thread = threading.Thread(target=self._run, name="loop-watch", daemon=True)
 
@@ -197,21 +212,22 @@ class LoopWatch:
         self._asked, self._answered_s = False, time.monotonic()
 
     def _report(self, held_s: float, kind: type[BaseException] | None) -> None:
-        if line := line_in(sys._current_frames().get(self._thread_id), installed=self.depth > 0):
+        if line := line_in(sys._current_frames().get(self.thread_id), installed=self.depth > 0):
+            what = "it is interrupted" if kind else "nothing else goes on meanwhile"
+            text = f"{line}, {held_s:.0f} s: it holds the event loop, and {what}. "
+            text += "Wait with `await`, or use `asyncio.to_thread`"
+            if self.waits_for:
+                text = f"{self.waits_for}: {held_s:.0f} s so far, and {what}"
             with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
-                what = "it is interrupted" if kind else "nothing else goes on meanwhile"
-                self._say(
-                    f"{line}, {held_s:.0f} s: it holds the event loop, and {what}. "
-                    "Wait with `await`, or use `asyncio.to_thread`"
-                )
+                self._say(text)
 
     def _interrupt(self, kind: type[BaseException]) -> None:
         if self._is_main:
-            signal.pthread_kill(self._thread_id, signal.SIGVTALRM)  # also ends a wait in the kernel
+            signal.pthread_kill(self.thread_id, signal.SIGVTALRM)  # also ends a wait in the kernel
             return
-        if line := line_in(sys._current_frames().get(self._thread_id)):
+        if line := line_in(sys._current_frames().get(self.thread_id)):
             self.line_held = line  # it is raised at the next line: nothing ends a wait of this thread
-            ident, raised = ctypes.c_ulong(self._thread_id), ctypes.py_object(kind)
+            ident, raised = ctypes.c_ulong(self.thread_id), ctypes.py_object(kind)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
 
     def _on_tick(self, number: int, frame: FrameType | None) -> None:

@@ -20,9 +20,10 @@ from typing import Final
 
 from agentgym.agents import AgentFailed
 from agentgym.errors import InfraError
+from agentgym.held_loop import waiting_for
 from agentgym.killable.process import exit_reason
 
-__all__ = ["KILL_S", "Program", "Tail", "exit_reason", "has_children", "kill_all", "limited", "tagged"]
+__all__ = ["KILL_S", "Program", "Tail", "exit_reason", "has_children", "kill_all", "limited", "tagged", "waiting_for"]
 
 INHERITED: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"),

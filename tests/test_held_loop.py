@@ -19,7 +19,7 @@ import pytest
 
 from agentgym.cli.script import run_anywhere
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
-from agentgym.held_loop import LoopWatch, each, limited
+from agentgym.held_loop import LoopWatch, each, limited, waiting_for
 from agentgym.rollout.waiting import Begun
 
 PROGRAM = """
@@ -174,6 +174,19 @@ def test_a_line_that_holds_the_loop_is_reported_before_its_limit() -> None:
     with quick(lines, report_s=0.1):
         run_until_stopped(job(), lines.append)
     assert re.match(r".*test_held_loop\.py:\d+ in job, 0 s: it holds the event loop", lines[0])
+
+
+def test_what_plugin_code_waits_for_is_reported_in_place_of_its_line() -> None:
+    lines: list[str] = []
+
+    async def job() -> None:
+        with waiting_for("loading words"):
+            while not lines:
+                pass
+
+    with quick(lines, report_s=0.1):
+        run_until_stopped(job(), lines.append)
+    assert re.match(r"loading words: \d+ s so far", lines[0])
 
 
 def test_our_own_code_is_never_interrupted_and_a_free_loop_neither() -> None:

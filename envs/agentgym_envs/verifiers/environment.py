@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 from agentgym.agents import AgentContext, ProgramEnvironment
 from agentgym.env import EpisodeContext
 from agentgym.errors import InfraError, UserError
+from agentgym.programs import waiting_for
 from agentgym.rewards import reward
 from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.verifiers.process import PackageProcess, value_of
@@ -168,8 +169,10 @@ class Verifiers(ProgramEnvironment[None]):
 
     def _ask(self, op: str, **fields: object) -> Any:
         _, answer = self._process.request(op, **fields)
+        what = "loading the environment package" if op == "open" else "waiting for tasks of the environment package"
         try:
-            return value_of(answer.result(self._start_s), self._environment)
+            with waiting_for(f"{what} {self._environment} in {self._process.python}"):
+                return value_of(answer.result(self._start_s), self._environment)
         except TimeoutError:
             self._process.close()
             raise UserError(

@@ -20,7 +20,7 @@ from agentgym.programs import Tail, exit_reason, kill_all, tagged
 
 PROGRAM: Final = Path(__file__).with_name("program.py")
 TAIL_BYTES: Final = 4000  # of what it writes, for errors
-CANCEL_S: Final = 10.0  # for the answer to a cancelled request: without one the package holds its event loop
+CANCEL_S: Final = 20.0  # until it has taken notice of a cancelled request: its package holds its event loop otherwise
 NEEDED: Final = ("HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
 
 
@@ -32,7 +32,7 @@ class PackageProcess:
     """
 
     def __init__(self, name: str, python: str, variables: Sequence[str]) -> None:
-        self._name, self._python, self._variables = name, python or sys.executable, variables
+        self._name, self.python, self._variables = name, python or sys.executable, variables
         self._process: subprocess.Popen[bytes] | None = None
         self._tag = ""
         self._pending: dict[int, Future[Any]] = {}
@@ -86,14 +86,14 @@ class PackageProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        if shutil.which(self._python) is None:
-            raise UserError(f"verifiers: there is no interpreter {self._python!r}; give a path in env.options.python")
+        if shutil.which(self.python) is None:
+            raise UserError(f"verifiers: there is no interpreter {self.python!r}; give a path in env.options.python")
         given = {name: os.environ[name] for name in (*NEEDED, *self._variables) if name in os.environ}
         for name in set(self._variables) - set(given):
             raise UserError(f"verifiers: env.options.variables names {name}, which is not set")
         self._tag, environ = tagged({**given, "PYTHONUNBUFFERED": "1"})
         self._process = process = subprocess.Popen(
-            [self._python, str(PROGRAM), str(os.getpid())],
+            [self.python, str(PROGRAM), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

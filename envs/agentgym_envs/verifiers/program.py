@@ -27,6 +27,7 @@ from typing import Any
 
 MAX_LINE = 1 << 26
 ORDERLY_S = 5.0  # for the package to end what it started, once agentgym was killed
+KEY = "AGENTGYM_KEY_"
 TAG = "AGENTGYM_AGENT"  # as in agentgym/programs.py
 SEVERAL = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
 
@@ -43,6 +44,8 @@ class Classic:
         if not hasattr(self._environment, "run_rollout"):
             raise Mistake("verifiers before 0.1.10 can't be played; install a newer one")
         self._train, self._test = self._datasets()
+        module = importlib.import_module(getattr(library, "Environment", Classic).__module__)
+        self._client_of = getattr(module, "resolve_client", None)
 
     @property
     def sizes(self) -> list[int | None]:
@@ -60,7 +63,11 @@ class Classic:
         )
         row = dict((self._test if held_out else self._train)[number])
         row.setdefault("example_id", number)
-        played = await self._environment.run_rollout(row, config, model, {})
+        async with contextlib.AsyncExitStack() as stack:
+            if self._client_of is not None:
+                config = self._client_of(config)
+                stack.push_async_callback(config.close)  # the library leaves its connections open
+            played = await self._environment.run_rollout(row, config, model, {})
         error = played.get("error")
         return {
             "reward": None if error else played.get("reward"),
@@ -78,6 +85,23 @@ class Classic:
         return found[0], found[1]
 
 
+def _share_connections() -> None:
+    """Of `verifiers.v1`: it keeps a client for each key until the end, and here each episode has a key."""
+    clients = importlib.import_module("verifiers.v1.clients.eval")
+    build = getattr(clients, "build_async_httpx", None)
+    shared: list[Any] = []
+
+    def build_once(config: Any) -> Any:
+        if not config.api_key_var.startswith(KEY):
+            return build(config)
+        if not shared:
+            shared.append(build(config))
+        return shared[0]
+
+    if build is not None and build.__name__ != build_once.__name__:
+        clients.build_async_httpx = build_once
+
+
 class Tasksets:
     """A taskset with its environment of the new interface, `verifiers.v1`."""
 
@@ -85,6 +109,7 @@ class Tasksets:
         configs = importlib.import_module("verifiers.v1.configs.agent")
         if not hasattr(configs, "agent_config_fields"):
             raise Mistake(f"its new interface can be played from verifiers 0.4 on; this is {_version('verifiers')}")
+        _share_connections()
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
         given = dict(arguments)
         given["taskset"] = {**(given.get("taskset") or {}), "id": name}
@@ -200,6 +225,7 @@ class Server:
             while line := await reader.readline():
                 request = json.loads(line)
                 if request["op"] == "cancel":
+                    self._write({"id": request["target"], "value": None})  # at once: to clean up may take long
                     if task := self._playing.get(request["target"]):
                         task.cancel()
                     continue
@@ -224,6 +250,9 @@ class Server:
             answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}"}
         finally:
             self._playing.pop(answer["id"], None)
+        self._write(answer)
+
+    def _write(self, answer: Mapping[str, Any]) -> None:
         line = json.dumps(answer, default=str).encode() + b"\n"
         while line:
             line = line[os.write(self._out, line) :]
@@ -269,7 +298,7 @@ def _digest(row: Any) -> int:
 @contextlib.contextmanager
 def _variable(value: str) -> Iterator[str]:
     """An environment variable of its own with a key: the library takes keys from nowhere else."""
-    name = f"AGENTGYM_KEY_{os.urandom(8).hex().upper()}"
+    name = f"{KEY}{os.urandom(8).hex().upper()}"
     os.environ[name] = value
     try:
         yield name
