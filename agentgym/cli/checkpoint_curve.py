@@ -19,6 +19,7 @@ from agentgym.cli.recipes import finish
 from agentgym.cli.results import figure, interval
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.commands.text import few
+from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.runs.curve import write_checkpoints_png
 from agentgym.runs.folder import RunFolder
@@ -46,6 +47,10 @@ def measure_checkpoints(arguments: argparse.Namespace, shell: JobShell, flags: d
     finished = finish(base, flags | first | {"env.name": arguments.env}, arguments, where, shell)
     recipe, _, registry = finished
     held_out = check_playable(finished, count=arguments.dry_run)
+    if arguments.dry_run and arguments.json:
+        plan = {"run": str(folder.path), "steps": steps, "held_out": asdict(held_out)}
+        shell.say(json.dumps(plan | {"config": to_mapping(recipe)}))
+        return 0
     if arguments.dry_run:
         shell.say("Nothing was started. This would be played:")
         shell.say(f"  checkpoints  {few(steps)} of {folder.path}; what is measured already is kept")

@@ -360,6 +360,7 @@ def test_checkpoints_are_measured_as_one_curve_in_three_forms(cli, run_dir: str)
     found = json.loads(cli("eval", run_dir, "--checkpoints", "2,last", "--json").out.splitlines()[-1])
     assert [(one["step"], one["success"], one["low"]) for one in found["curve"]] == [(2, 0.2, 0.1), (5, None, None)]
     assert "checkpoints  0 of" in cli("eval", run_dir, "--checkpoints", "0", "--dry-run").out
+    assert json.loads(cli("eval", run_dir, "--checkpoints", "0", "--dry-run", "--json").out)["steps"] == [0]
     cli.jobs.breaks_after = 1
     broken = cli("eval", run_dir, "--every-checkpoint")
     assert broken.code == 1 and "continue it: the same command again" in broken.err
