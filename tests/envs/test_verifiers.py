@@ -52,6 +52,13 @@ async def test_a_package_gives_the_reward_of_what_was_sampled_for_it_many_at_a_t
             assert turn.completion_ids == CharacterTokenizer().encode(f"{said}<|im_end|>")
 
 
+async def test_a_reward_counts_within_the_range_that_the_options_give(package):
+    [episode] = await play(package(low=-1, high=3), "much")
+    assert (episode.outcome, episode.reward) == (Outcome.SCORED, 2.5)
+    [episode] = await play(package(), "much")
+    assert episode.outcome is Outcome.INFRA_ERROR and "give the range as env.options.low" in episode.error.message
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [

@@ -22,6 +22,7 @@ from agentgym_envs.verifiers.process import PackageProcess, value_of
 TEST_ONE_IN: Final = 5  # rows that are held out where the package has none of its own for that
 FEW_ROWS: Final = 200  # of which exactly one in five is held out, and at least one
 ROWS_AT_ONCE: Final = 64
+RANGE_SLACK: Final = 1e-6  # rewards are sums of floats
 MAX_FRUITLESS: Final = 2000  # rows of an endless package in a row without one of the split
 
 
@@ -61,6 +62,8 @@ class Verifiers(ProgramEnvironment[None]):
         success_at: Annotated[
             float | None, "reward from which on an episode is a success; none leaves it unknown"
         ] = None,
+        low: Annotated[float, "the package's least reward, which an invalid episode earns"] = 0.0,
+        high: Annotated[float, "the package's greatest reward"] = 1.0,
         test_tasks: Annotated[int, "held-out tasks at most"] = 512,
         start_s: Annotated[float, "seconds for loading the package, its downloads included"] = 600.0,
         unsafe: Annotated[bool, "allow a harness that runs the policy's commands on this machine"] = False,
@@ -69,6 +72,11 @@ class Verifiers(ProgramEnvironment[None]):
         """Raises UserError for a value that is not allowed; the package is loaded when tasks are asked for."""
         if not environment or test_tasks < 1 or start_s <= 0:
             raise UserError("verifiers: give env.options.environment, test_tasks of at least 1 and start_s above 0")
+        if not low < high:
+            raise UserError(f"verifiers: low {low:g}, high {high:g}: low must be below high")
+        self._low, self._high = low, high
+        mark = reward(name="score", low=low, high=high, inline=True)
+        self.score = mark(lambda episode: Verifiers.score(episode))  # type: ignore[method-assign]
         self._environment, self._success_at, self._test_tasks, self._start_s = (
             environment,
             success_at,
@@ -119,13 +127,19 @@ class Verifiers(ProgramEnvironment[None]):
         given = played["reward"]
         if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
             raise InfraError(f"{self._environment} gave the reward {given!r}; a finite number was expected")
+        if not self._low - RANGE_SLACK <= given <= self._high + RANGE_SLACK:
+            raise UserError(
+                f"{self._environment} gave the reward {given:g}, outside of {self._low:g} to {self._high:g}; give the "
+                "range as env.options.low and env.options.high"
+            )
         metrics = {str(name): value for name, value in played["metrics"].items() if _is_finite(value)}
         context.info.update(reward=float(given), metrics=metrics, ended=played["ended"])
         if self._success_at is not None:
             context.info["success"] = given >= self._success_at
 
+    @staticmethod
     @reward(weight=1.0, inline=True)
-    def score(self, episode: Episode) -> float:
+    def score(episode: Episode) -> float:
         """The package's own reward; 0 where a limit ended the episode before there was one."""
         return float(str(episode.info["reward"]))
 

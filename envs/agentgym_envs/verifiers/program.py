@@ -87,8 +87,8 @@ class Classic:
 
 def _share_connections() -> None:
     """Of `verifiers.v1`: it keeps a client for each key until the end, and here each episode has a key."""
-    clients = importlib.import_module("verifiers.v1.clients.eval")
-    build = getattr(clients, "build_async_httpx", None)
+    clients: Any = importlib.import_module("verifiers.v1.clients.eval")
+    build: Any = getattr(clients, "build_async_httpx", None)
     shared: list[Any] = []
 
     def build_once(config: Any) -> Any:

@@ -19,7 +19,7 @@ async def reward(said, row):
         time.sleep(1000)
     if said == "raise":
         raise ZeroDivisionError("by the package")
-    return {"nan": float("nan"), "text": "1.0", "none": None}.get(said, float(said == row["answer"]))
+    return {"nan": float("nan"), "text": "1.0", "none": None, "much": 2.5}.get(said, float(said == row["answer"]))
 
 
 def load_environment(*, size=20, own_test=0, drawn=False, child=False):
