@@ -212,11 +212,13 @@ async def test_a_folder_is_served_by_a_python_of_its_own_and_ends_with_the_envir
     (tmp_path / "openenv.yaml").write_text("spec_version: 1\nname: once\napp: server.app:app\n")
     (tmp_path / "server" / "app.py").write_text(FOLDER)
     variables = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    environment = OpenEnv(folder=str(tmp_path), python=sys.executable, variables=variables)
+    environment, again = (
+        OpenEnv(folder=str(tmp_path), python=sys.executable, variables=variables, low=low) for low in (0.0, -1.0)
+    )
 
-    def pid() -> int:
-        assert environment._server._process is not None
-        return environment._server._process.pid
+    def pid(of: OpenEnv = environment) -> int:
+        assert of._server._process is not None
+        return of._server._process.pid
 
     async def episode() -> Episode:
         return await play(environment, tasks[0], "abc")
@@ -224,6 +226,7 @@ async def test_a_folder_is_served_by_a_python_of_its_own_and_ends_with_the_envir
     try:
         tasks = [task for task, _ in zip(environment.tasks("train"), range(2), strict=False)]
         first = pid()
+        assert next(again.tasks("train")) and pid(again) == first  # the plan's and the run's are one
         assert (await episode()).reward == 1.0 and pid() == first
         os.kill(first, signal.SIGKILL)
         os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)

@@ -85,7 +85,7 @@ class OpenEnv(Environment[Play]):
             if count < 1 or (name == "train_tasks" and count > FIRST_TEST_SEED):
                 raise UserError(f"openenv: {name} is {count}; give 1 to {FIRST_TEST_SEED:,}")
         given = {"MAX_CONCURRENT_ENVS": str(sessions), **{key: str(one) for key, one in (variables or {}).items()}}
-        self._server = Server(
+        self._server = Server.shared(
             url=url, folder=folder, python=python, image=image, variables=given, key=key, start_s=start_s
         )
         self._key, self._version, self._reset, self._prompt = key, version, dict(reset or {}), prompt

@@ -68,6 +68,12 @@ class Server:
         self._tag = self._container = ""
         self._log: Any = None
 
+    @classmethod
+    def shared(cls, **options: Any) -> Server:
+        """Where it is started here, one for the same options: a run builds its environment more than once."""
+        made = cls(**options)
+        return made if made._url else _SHARED.setdefault(repr(sorted(options.items())), made)
+
     def __getstate__(self) -> dict[str, Any]:
         """Where it is: a copy in another process asks the server that runs, and starts none where it needs none."""
         running = {"_url": self._about.url, "_folder": "", "_image": ""} if self._about else {}
@@ -206,3 +212,6 @@ class Server:
             self._log.close()
             self._log = None
             atexit.unregister(self.close)
+
+
+_SHARED: Final[dict[str, Server]] = {}
