@@ -62,10 +62,10 @@ async def test_both_kinds_of_utility_and_the_attacks_success_are_columns(tmp_pat
 
 async def test_a_text_that_is_a_list_is_one_and_no_text_breaks_the_environment(tmp_path: Path) -> None:
     environment, [task, *_] = made(tmp_path)
-    calls = call_message(*(("read", {"name": text}) for text in ("['a']", "-" * 10_000 + "1", "[" * 10_000)))
+    calls = call_message(*(("read", {"name": text}) for text in ("['a']", "{}", "-" * 10_000 + "1", "[" * 10_000)))
     episode = await play(environment, task, [calls, "milk"])
     errors = [trace.result.partition(": ")[2].partition(":")[0] for trace in episode.tool_calls]
-    assert episode.error is None and errors == ["TypeError", "KeyError", "KeyError"]  # no list is a key
+    assert episode.error is None and errors == ["TypeError", "KeyError", "KeyError", "KeyError"]  # no list is a key
 
 
 async def test_the_injected_text_is_in_what_the_tool_returns(tmp_path: Path) -> None:
