@@ -62,6 +62,9 @@ def test_what_is_unknown_is_none(tmp_path: Path) -> None:
     run.episode_file(0, evaluation=True).unlink()
     without = evaluation_summary(run, 0)
     assert without is not None and (without.seconds, without.turns, without.tokens) == (None, None, 7)
+    files.save_result(setup.to_mapping(), result.to_mapping())
+    neither = evaluation_summary(run, 0)
+    assert neither is not None and neither.tokens is None
 
 
 def test_categories_and_measures_are_columns_of_the_leaderboard(tmp_path: Path) -> None:
