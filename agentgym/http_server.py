@@ -48,6 +48,8 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     error: OSError | None = None
     for port in ports:
+        if not 0 <= port <= 65535:
+            raise UserError(f"--port is {port}; give 0 to 65535")
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

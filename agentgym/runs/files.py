@@ -131,6 +131,20 @@ def writing(path: Path) -> Iterator[None]:
         raise InfraError(f"can't write {path}: {error.strerror or error}. {MAKE_ROOM}") from error
 
 
+@contextlib.contextmanager
+def writing_output(path: Path) -> Iterator[None]:
+    """Make the folder of a file that the user asked for, and turn an OSError into a UserError that names the path."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"can't write {path}: {error.strerror or error}; choose another file") from None
+    except InfraError as error:
+        if isinstance(error.__cause__, OSError):
+            raise UserError(f"can't write {path}: {error.__cause__.strerror}; choose another file") from None
+        raise
+
+
 def full_disk(error: BaseException, folder: Path) -> InfraError | None:
     """What to do about an error that a full disk caused, wherever it was raised; None for any other."""
     text = "".join(traceback.format_exception(error))  # with its causes, and those of other processes

@@ -264,6 +264,7 @@ def test_data_frames_of_summaries_seeds_and_episodes(eight) -> None:
         (("leaderboard", "evals", "--metric", "pas@2"), "Did you mean 'pass@2'"),
         (("leaderboard", "evals", "--sort", "cots"), "Did you mean 'cost'"),
         (("leaderboard", "evals", "--output", "a.xls"), "no format has '.xls'"),
+        (("leaderboard", "evals", "--output", "evals/api/status.json/a.csv"), "a.csv: "),
         (("leaderboard", "evals", "--matrix", "--json"), "--matrix is a table; json has all columns of all rows"),
         (("leaderboard", "evals", "--tag", "x"), "none of 8 evaluations fits"),
         (("runs", "note", "evals/api", "--tag", "two words"), "can't be a tag"),

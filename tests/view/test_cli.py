@@ -55,5 +55,6 @@ def test_a_folder_that_is_not_there_and_a_taken_port_are_the_users_mistakes(
         port = str(taken.getsockname()[1])
         assert main(["view", "--no-browser", "--port", port]) == 2
         assert port in capsys.readouterr().err
+    assert main(["view", "--no-browser", "--port", "99999"]) == 2 and "0 to 65535" in capsys.readouterr().err
     assert main(["view", "--env", "shop"]) == 2 and "my_env.py:Name" in capsys.readouterr().err
     assert main(["view", "--export", "out.html"]) == 2 and "no run to export" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.text import few, table_lines
 from agentgym.errors import UserError
-from agentgym.runs.files import writing
+from agentgym.runs.files import writing_output
 from agentgym.runs.folder import RunFolder
 from agentgym.tables.exports import to_csv, to_latex, to_markdown
 from agentgym.tables.leaderboard import Section, chosen, matrix, sections, versions_note
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     text = _as_text(form, rows, parts, notes, arguments)
     if arguments.output:
         path = Path(arguments.output)
-        with writing(path):
+        with writing_output(path):
             path.write_text(text, encoding="utf-8")
         shell.say(f"{path}: {len(rows)} rows of {len(found.summaries)} evaluations")
     else:

@@ -13,6 +13,7 @@ from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import serve_until_stopped
 from agentgym.errors import UserError, pip_install
 from agentgym.import_path import is_import_path
+from agentgym.runs.files import writing_output
 
 DESCRIPTION = """
 Open a page about runs in the browser: whether they learn, curves with intervals, staleness, episodes token by token,
@@ -68,7 +69,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
 
     if arguments.export:
         export = Export(view)
-        size = export.write(Path(arguments.export))
+        with writing_output(Path(arguments.export)):
+            size = export.write(Path(arguments.export))
         shell.say(f"{arguments.export}: {size / 2**20:.1f} MiB, {len(export.answers)} answers")
         for line in export.left_out:
             shell.say(f"left out: {line}")
