@@ -30,8 +30,10 @@ def made(folder: Path, config: dict[str, object], name: str = "run") -> RunFolde
 def test_the_figures_are_those_of_the_episodes(tmp_path: Path) -> None:
     run = made(tmp_path, BASE)
     write_evaluation(run, 0, wins=3, tasks=8, cut=1)
-    write_note(run.path, step=None, text="whole", add=["paper"], remove=[])
+    write_note(run.path, step=None, text="whole", add=["draft", "paper"], remove=[])
+    write_note(run.path, step=None, text=None, add=[], remove=["draft"])
     write_note(run.path, step=0, text="this one", add=["first", "paper"], remove=[])
+    write_note(run.path, step=5, text="another", add=[], remove=[])
     found = evaluation_summary(run, 0)
     assert found is not None and found.success is not None
     assert (found.success.num, found.success.num_successes, found.num_left_out) == (14, 6, 2)
