@@ -209,10 +209,11 @@ def test_an_evaluation_is_followed_while_it_runs(browser: Browser, tmp_path: Pat
     ):
         watched = Watched(context.new_page(), url)
         page = watched.open("run?run=evals:live", "text=No episode has ended yet")
-        for sample in range(2):
-            files.add(3, sample, ROWS[3][sample])
-        page.wait_for_selector("text=2 of 48 episodes. Short episodes end first")
-        assert page.inner_text(".headline b") == "1.000"
+        for number, sample in ((3, 0), (3, 1), (0, 0)):
+            files.add(number, sample, ROWS[number][sample])
+        page.wait_for_selector("text=3 of 48 episodes. Short episodes end first")
+        assert page.inner_text(".headline b") == "0.500"
+        assert page.locator("#worst + .scroll tbody tr").count() == 1, "one that was solved is none of the worst"
         finish(files, ROWS)
         page.wait_for_selector(".headline b:text-is('0.646')")
         assert page.inner_text("main").splitlines()[0] == "vendor:live on counting"
