@@ -17,6 +17,9 @@ from agentgym.errors import UserError
 from agentgym.stability import API
 
 _CHECK_ALL = "agentgym plugins --check"
+_SERVER = "server/app.py"
+_OPENENV = "openenv-core; python_version < '3'"
+"""`openenv validate` looks for this dependency, which agentgym's server does without: the marker installs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ TEMPLATES: Mapping[str, Template] = {
         commands=("agentgym envs check {{environment}}", "agentgym envs serve {{environment}}"),
         extras="[serve,openenv]",
         folder="env",
-        files=("openenv.yaml", "Dockerfile"),
+        files=("openenv.yaml", "Dockerfile", _SERVER),
     ),
     "sink": Template(
         about="A metric sink",
@@ -134,6 +137,8 @@ class PackagePlan:
             **{path: f"{template}/{path}" for path in about.files},
         }
         group, target = ('"agentgym.commands"', f"{name}.command") if template == "command" else ("agentgym", name)
+        is_server = _SERVER in about.files
+        needed = [f"agentgym{about.extras} @ {self.source}"] if self.source else []
         values = {
             "name": name,
             "environment": self.environment,
@@ -149,7 +154,9 @@ class PackagePlan:
             "check": self.commands[0],
             "source": self.source,
             "extras": about.extras,
-            "dependencies": f'"agentgym{about.extras} @ {self.source}"' if self.source else "",
+            "dependencies": _quoted(*needed, *([_OPENENV] if is_server else [])),
+            "scripts": '\n[project.scripts]\nserver = "server.app:main"\n' if is_server else "",
+            "packages": _quoted(name, *(["server"] if is_server else [])),
         }
         made = {path: _filled(source, values) for path, source in sources.items()}
         listed = [f"- `{path}`: {_first_line(text)}" for path, text in made.items() if path.endswith(".py")]
@@ -215,6 +222,10 @@ def _names_of(template: str) -> set[str]:
             elif isinstance(node, ast.Assign):
                 names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names - {"x", "X"}
+
+
+def _quoted(*words: str) -> str:
+    return ", ".join(f'"{word}"' for word in words)
 
 
 def _first_line(code: str) -> str:
