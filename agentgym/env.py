@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -148,12 +148,14 @@ def with_shorthand(offered: object, value: str) -> type[Environment[Any]] | None
     if not (isinstance(offered, type) and issubclass(offered, Environment) and offered.shorthand):
         return None
 
+    @functools.wraps(offered.__init__)  # its options are known, with their texts
     def init(self: Any, **options: Any) -> None:
         offered.__init__(self, **{offered.shorthand: value, **options})
 
-    init.__signature__ = inspect.signature(offered.__init__)  # type: ignore[attr-defined]  # its options are known
     return types.new_class(
-        offered.__name__, (offered,), exec_body=lambda body: body.update(__init__=init, name=offered.name)
+        offered.__name__,
+        (offered,),
+        exec_body=lambda body: body.update(__init__=init, name=offered.name, __doc__=offered.__doc__),
     )
 
 

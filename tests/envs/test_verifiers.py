@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agentgym.config_docs import options_of
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.run.gym import _agent_of
@@ -144,8 +145,11 @@ def test_the_package_is_named_with_the_environment_and_its_options_are_checked()
     made = registry.environment("verifiers:small_words")
     with closing(made(test_tasks=3)) as environment:
         assert isinstance(environment, Verifiers) and environment.name == "verifiers" and made.version == 1
+    assert options_of(made) == options_of(Verifiers) and made.__doc__ == Verifiers.__doc__  # for `envs show`
     with pytest.raises(UserError, match="'small_words' does not exist in math"):
         registry.environment("math:small_words")  # has no such first option
+    with pytest.raises(UserError, match="name an environment package: --env verifiers:NAME"):
+        registry.environment("verifiers")()
 
 
 @pytest.mark.parametrize(

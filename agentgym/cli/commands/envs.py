@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from agentgym.agents import ProgramEnvironment
 from agentgym.cli import environment_checks, environment_server
 from agentgym.cli.settings import setting_lines
 from agentgym.cli.shown_tools import tool_line, tools_of
@@ -112,7 +113,9 @@ def _show(registry: PluginRegistry, arguments: argparse.Namespace, shell: Shell)
     factory = registry.environment(arguments.name)
     shell.say(f"{shell.paint.bold(arguments.name)}: {first_line(factory) or first_line(environment)}")
     rewards = ", ".join(f"{name} x {weight:g}" for name, weight in default_weights(environment).items())
-    shell.say(f"at most {environment.max_turns} turn(s); rewards: {rewards}")
+    own = isinstance(environment, ProgramEnvironment)
+    turns = "played by its own program" if own else f"at most {environment.max_turns} turn(s)"
+    shell.say(f"{turns}; rewards: {rewards}")
     if environment.requirements:
         shell.say(f"needs: {environment.requirements}")
     _show_options(options_of(factory), shell)

@@ -51,7 +51,7 @@ class Verifiers(ProgramEnvironment[None]):
     def __init__(
         self,
         *,
-        environment: Annotated[str, "name of the environment package, as verifiers knows it"],
+        environment: Annotated[str, "name of the environment package; --env verifiers:NAME gives it, too"] = "",
         python: Annotated[str, "the interpreter that has it and verifiers; empty is this one"] = "",
         arguments: Annotated[
             Mapping[str, Json], "of load_environment, or the configuration of the new interface, by its own keys"
@@ -70,8 +70,10 @@ class Verifiers(ProgramEnvironment[None]):
         variables: Annotated[Sequence[str], "names of more environment variables that the package gets"] = (),
     ) -> None:
         """Raises UserError for a value that is not allowed; the package is loaded when tasks are asked for."""
-        if not environment or test_tasks < 1 or start_s <= 0:
-            raise UserError("verifiers: give env.options.environment, test_tasks of at least 1 and start_s above 0")
+        if not environment:
+            raise UserError("verifiers: name an environment package: --env verifiers:NAME, or env.options.environment")
+        if test_tasks < 1 or start_s <= 0:
+            raise UserError(f"verifiers: test_tasks {test_tasks}, start_s {start_s:g}: give at least 1, and above 0")
         if not low < high:
             raise UserError(f"verifiers: low {low:g}, high {high:g}: low must be below high")
         self._low, self._high = low, high
