@@ -230,6 +230,7 @@ async def test_a_folder_is_served_by_a_python_of_its_own_and_ends_with_the_envir
         assert (await episode()).reward == 1.0 and pid() == first
         os.kill(first, signal.SIGKILL)
         os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        assert environment._form().kind and pid() == first  # what runs in the event loop waits for no start
         assert (await episode()).reward == 1.0 and pid() != first  # it is started again
         last = pid()
     finally:

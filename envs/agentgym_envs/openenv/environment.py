@@ -156,7 +156,7 @@ class OpenEnv(Environment[Play]):
         except Refused as refused:
             if form.field and refused.fields and not any(form.field in name.split(".") for name in refused.fields):
                 message = f"its schema asks for the field {form.field!r} alone, and it refuses that: {refused}"
-                raise ServerFault(f"{self._about().named}: {message}") from refused
+                raise ServerFault(f"{self._server.known().named}: {message}") from refused
             play.refused += 1
             return await self._after(context, f"That is not an action: {refused}.")
         return await self._after(context, answered)
@@ -206,7 +206,7 @@ class OpenEnv(Environment[Play]):
         total = found[self._total]
         if play.last.done and not self._low <= total <= self._high:
             raise ServerFault(
-                f"{self._about().named}: the {self._total} of the field `reward` is {total:g}, outside of "
+                f"{self._server.known().named}: the {self._total} of the field `reward` is {total:g}, outside of "
                 f"{self._low:g} to {self._high:g}; give the range as env.options.low and env.options.high"
             )
         return total
@@ -224,7 +224,7 @@ class OpenEnv(Environment[Play]):
         return about
 
     def _form(self) -> ActionForm:
-        return ActionForm.of(self._about().action, self._kind, self._field)
+        return ActionForm.of(self._server.known().action, self._kind, self._field)
 
     def _slots_here(self) -> SessionSlots:
         loop = asyncio.get_running_loop()

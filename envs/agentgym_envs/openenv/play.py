@@ -133,7 +133,7 @@ class Play:
 
     @property
     def _named(self) -> str:
-        return self.server.about().named
+        return self.server.known().named
 
 
 async def connected(
@@ -168,7 +168,7 @@ class PlayTools:
             return cls(play, form, form.tools(), says=False)
         listed = (await play.connection.play("step", {"type": "list_tools"})).observation.get("tools")
         if not isinstance(listed, list) or not all(isinstance(one, dict) and one.get("name") for one in listed):
-            raise ServerFault(f"{play.server.about().named}: the field `tools` is {listed!r:.80}, not a list of tools")
+            raise ServerFault(f"{play.server.known().named}: the field `tools` is {listed!r:.80}, not a list of tools")
         schemas = [_schema(one) for one in listed if one["name"] != SAY]
         return cls(play, form, schemas, says=len(schemas) < len(listed))
 

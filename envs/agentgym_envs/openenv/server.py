@@ -64,6 +64,7 @@ class Server:
         self._variables, self._key, self._start_s = dict(variables or {}), key, start_s
         self._lock = threading.Lock()
         self._about: About | None = None
+        self._known: About | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._tag = self._container = ""
         self._log: Any = None
@@ -91,11 +92,15 @@ class Server:
             if self._about is None or died:
                 self._end()
                 try:
-                    self._about = self._read(self._url or self._start())
+                    self._about = self._known = self._read(self._url or self._start())
                 except BaseException:
                     self._end()
                     raise
             return self._about
+
+    def known(self) -> About:
+        """As it answered last: an event loop does not wait for a server that starts again."""
+        return self._known or self.about()
 
     def close(self) -> None:
         with self._lock:
