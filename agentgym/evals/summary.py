@@ -79,7 +79,8 @@ class EvaluationSummary:
     those that decide how episodes are played.
     num_broken: episodes that infrastructure broke; num_left_out: those unsupported, too long, or cut by time.
     rewards: first the total. prompt_tokens: of all requests, of a policy behind a server. tokens: sampled ones.
-    Both are sums over all episodes, seconds and turns are means of an episode. cost: None where no price is known.
+    Both are sums over all episodes, seconds and turns are means of an episode. estimated: a server did not count its
+    tokens, so they and the cost are estimates. cost: None where no price is known.
     time: of the result, in seconds since the epoch.
     """
 
@@ -114,6 +115,7 @@ class EvaluationSummary:
     tokens: int | None
     turns: float | None
     seconds: float | None
+    estimated: bool
     cost: float | None
     currency: str
     sandbox: str
@@ -319,6 +321,7 @@ def _used(result: Mapping[str, Any], index: FileIndex | None, prices: Prices | N
         "tokens": None if sampled is None else int(sampled),
         "turns": turns,
         "seconds": _mean(seconds),
+        "estimated": bool(usage.get("turns_estimated")),
         "cost": prices.cost(usage) if prices and usage else None,
         "currency": prices.currency if prices and usage else "",
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentgym.errors import UserError, nearest
-from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of, short_places
+from agentgym.tables.ranked_rows import REWARD, SUCCESS, Cell, Figure, Row, metrics_of, names_of, rows_of, short_folders
 from agentgym.tables.summaries import Evaluations
 
 MAX_NOTE = 60  # characters, in a table
@@ -119,8 +119,10 @@ def table(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tupl
         "n": lambda row: str(sum(one.num_episodes for one in row.members)),
         **{name: lambda row, name=name: _number(row.figure(name)) for name in more},  # type: ignore[misc]
         "left out": lambda row: str(int(row.total("num_broken") or 0) + int(row.total("num_left_out") or 0)),
-        "cost": lambda row: "-" if (cost := row.total("cost")) is None else f"{cost:.4f} {row.first.currency}",
-        "tokens/episode": lambda row: "-" if row.tokens is None else f"{row.tokens:.0f}",
+        "cost": lambda row: (
+            "-" if (cost := row.total("cost")) is None else _about(row, f"{cost:.4f} {row.first.currency}")
+        ),
+        "tokens/episode": lambda row: "-" if row.tokens is None else _about(row, f"{row.tokens:.0f}"),
         "s/episode": lambda row: "-" if (seconds := row.mean("seconds")) is None else f"{seconds:.2f}",
         "tags": lambda row: " ".join(row.tags) or "-",
         "note": lambda row: textwrap.shorten(str(row.flat((), ())["note"] or "-"), MAX_NOTE, placeholder="..."),
@@ -150,10 +152,10 @@ def matrix(rows: Sequence[Row], metric: str) -> tuple[tuple[str, ...], tuple[tup
     def values(policy: tuple[str, ...]) -> list[float]:
         return [-found[policy][at].value if at in found[policy] else math.inf for at in columns]
 
-    places = short_places(row.first.run_dir or row.first.folder for row in newest.values())
+    shortened = short_folders(row.first.run_dir or row.first.folder for row in newest.values())
 
     def label(row: Row) -> str:
-        where = row.first.server or places[row.first.run_dir or row.first.folder]
+        where = row.first.server or shortened[row.first.run_dir or row.first.folder]
         return f"{row.name} ({where})" if alike[row.name] > 1 else row.name
 
     def cell(one: Figure | None) -> str:
@@ -236,6 +238,8 @@ def _notes(rows: Sequence[Row], metric: str) -> tuple[str, ...]:
         found.append(f"the rows differ in {', '.join(said)}: {care}")
     if any(len(row.members) > 1 for row in rows):
         found.append("an interval of several runs is over runs: what a run with another seed would show")
+    if any(one.estimated for one in members):
+        found.append("~: the server did not count these tokens; they are estimated from characters, and so is the cost")
     if metric == REWARD and all(one.success is None for one in members):
         found.append("success is unknown, so the rows are sorted by reward")
     return tuple(found)
@@ -243,6 +247,10 @@ def _notes(rows: Sequence[Row], metric: str) -> tuple[str, ...]:
 
 def interval(one: Figure | None) -> str:
     return "-" if one is None or one.low is None or one.high is None else f"[{one.low:.3f}, {one.high:.3f}]"
+
+
+def _about(row: Row, text: str) -> str:
+    return "~" * row.first.estimated + text
 
 
 def _number(one: Figure | None) -> str:

@@ -31,11 +31,11 @@ class Figure:
 class Row:
     """One evaluation, or evaluations of one recipe's runs with different seeds, a run each.
 
-    place: of the folder, where another row of the same table has the same name.
+    folder_name: of its folder, where another row of the same table has the same name.
     """
 
     members: tuple[EvaluationSummary, ...]
-    place: str = ""
+    folder_name: str = ""
 
     @property
     def first(self) -> EvaluationSummary:
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def policy(self) -> str:
-        return f"{self.name} ({self.place})" if self.place else self.name
+        return f"{self.name} ({self.folder_name})" if self.folder_name else self.name
 
     @property
     def name(self) -> str:
@@ -125,6 +125,7 @@ class Row:
             "num_successes": None if None in successes else sum(one or 0 for one in successes),
             "num_broken": sum(one.num_broken for one in members),
             "num_left_out": sum(one.num_left_out for one in members),
+            "estimated": any(one.estimated for one in members),
             "cost": self.total("cost"),
             "currency": first.currency,
             "prompt_tokens": self.total("prompt_tokens"),
@@ -177,11 +178,13 @@ def rows_of(summaries: Sequence[EvaluationSummary], *, seeds: bool = True) -> li
     twins: dict[tuple[object, ...], list[str]] = {}
     for row in rows:
         twins.setdefault((*row.section, row.name), []).append(row.first.folder)
-    places = {key: short_places(folders) for key, folders in twins.items() if len(folders) > 1}
-    return [replace(row, place=places.get((*row.section, row.name), {}).get(row.first.folder, "")) for row in rows]
+    shortened = {key: short_folders(folders) for key, folders in twins.items() if len(folders) > 1}
+    return [
+        replace(row, folder_name=shortened.get((*row.section, row.name), {}).get(row.first.folder, "")) for row in rows
+    ]
 
 
-def short_places(folders: Iterable[str]) -> dict[str, str]:
+def short_folders(folders: Iterable[str]) -> dict[str, str]:
     """The ends of paths, of at least two names, and of as many more as tell the folders apart."""
     parts = {folder: Path(folder).parts for folder in folders}
     for count in range(2, max(map(len, parts.values()), default=2) + 1):

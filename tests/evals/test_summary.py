@@ -56,10 +56,12 @@ def test_what_is_unknown_is_none(tmp_path: Path) -> None:
     files.save_episodes([[one]])
     assert evaluation_summary(run, 0) is None, "it is not finished"
     result = summarize([[one]], "model")
-    files.save_result(setup.to_mapping(), replace(result, usage={"turns": 1, "completion_tokens": 7, "prompt_tokens": 9,
-                      "cost": 0.0}, currency="USD").to_mapping())  # fmt: skip
+    usage = {"turns": 1, "turns_estimated": 1, "completion_tokens": 7, "prompt_tokens": 9, "cost": 0.0}
+    files.save_result(setup.to_mapping(), replace(result, usage=usage, currency="USD").to_mapping())
     found = evaluation_summary(run, 0)
     assert found is not None and (found.success, found.cost, found.currency) == (None, None, "")
+    header, [cells] = table(rows_of([found]), "reward")
+    assert cells[header.index("tokens/episode")] == "~7"
     assert (found.rewards[0].mean, found.rewards[0].low, found.tokens, found.prompt_tokens) == (0.25, None, 7, 9)
     run.episode_file(0, evaluation=True).unlink()
     without = evaluation_summary(run, 0)

@@ -21,6 +21,8 @@ function Policy({ row }) {
     ${row.tags.map((tag) => html` <span class="tag">${harmless(tag)}</span>`)}${row.note && html`<div class="soft">${harmless(row.note)}</div>`}`;
 }
 
+const about = (row, value, text) => (row.estimated && value !== null ? `~${text}` : text);
+
 /* Those in which some row knows something, besides the first ones. */
 function columnsOf(rows, { ks, rewards }, metric) {
   const columns = [
@@ -34,8 +36,8 @@ function columnsOf(rows, { ks, rewards }, metric) {
     { key: "num_episodes", label: "n", title: "counted episodes", num: true, falling: true, value: (row) => row.num_episodes, cell: (row) => figure(row.num_episodes) },
     { key: "num_tasks", label: "tasks", wide: true, num: true, falling: true, value: (row) => row.num_tasks, cell: (row) => figure(row.num_tasks) },
     { key: "left", label: "left out", title: "episodes that broke or could not be counted", wide: true, num: true, falling: true, value: (row) => row.num_broken + row.num_left_out || null, cell: (row) => figure(row.num_broken + row.num_left_out) },
-    { key: "cost", label: "cost", title: "of all episodes", wide: true, num: true, falling: true, value: (row) => row.cost, cell: (row) => money(row.cost, row.currency) },
-    { key: "tokens_mean", label: "tokens", title: "sampled, of an episode", wide: true, num: true, falling: true, value: (row) => row.tokens_mean, cell: (row) => figure(row.tokens_mean, 1) },
+    { key: "cost", label: "cost", title: "of all episodes", wide: true, num: true, falling: true, value: (row) => row.cost, cell: (row) => about(row, row.cost, money(row.cost, row.currency)) },
+    { key: "tokens_mean", label: "tokens", title: "sampled, of an episode", wide: true, num: true, falling: true, value: (row) => row.tokens_mean, cell: (row) => about(row, row.tokens_mean, figure(row.tokens_mean, 1)) },
     { key: "seconds_mean", label: "time", title: "of an episode", wide: true, num: true, falling: true, value: (row) => row.seconds_mean, cell: (row) => duration(row.seconds_mean) },
     { key: "time", label: "measured", wide: true, falling: true, value: (row) => row.time, cell: (row) => html`<span class="soft">${ago(row.time)}</span>` },
   ];
