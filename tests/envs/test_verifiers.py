@@ -65,6 +65,7 @@ async def test_a_reward_counts_within_the_range_that_the_options_give(package):
     [
         ("die", "the process of small_words exited with 3"),
         ("raise", "small_words failed: ZeroDivisionError: by the package"),
+        ("fail", "small_words reports an error of its rollout: ModelError('no images')"),
         ("nan", "small_words gave the reward nan; a finite number was expected"),
         ("text", "small_words gave the reward '1.0'"),
         ("none", "small_words gave the reward None"),

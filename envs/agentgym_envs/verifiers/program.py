@@ -73,7 +73,9 @@ class Classic:
             "reward": None if error else played.get("reward"),
             "metrics": played.get("metrics") or {},
             "ended": played.get("stop_condition"),
-            "error": str(error.get("error_chain_str") or error) if isinstance(error, Mapping) else error and str(error),
+            "error": str(error.get("error_chain_repr") or error)
+            if isinstance(error, Mapping)
+            else error and str(error),
         }
 
     def _datasets(self) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -23,5 +23,6 @@ class Environment:
         request = Request(f"{config.api_base_url}/chat/completions", body, headers)
         answer = json.loads(await asyncio.to_thread(lambda: urlopen(request).read()))
         said = answer["choices"][0]["message"]["content"]
-        played = {"stop_condition": "said", "metrics": {"chars": len(said)}, "error": None}
+        error = {"error_chain_repr": "ModelError('no images')", "error_chain_str": "ModelError"}
+        played = {"stop_condition": "said", "metrics": {"chars": len(said)}, "error": error if said == "fail" else None}
         return {**played, "reward": await self._reward(said, row)}
