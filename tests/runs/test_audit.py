@@ -154,6 +154,12 @@ PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
         ),
         {("evaluation", "counts 3 episodes, of which 4 are there")},
     ),
+    "an evaluation whose result is no object": (
+        lambda run: (run / "evals/step-000000.json").write_text(
+            '{"setup": {"num_tasks": 2, "samples_per_task": 2}, "result": "x"}'
+        ),
+        {("evaluation", "its result is damaged")},
+    ),
     "a file that was being written": (
         lambda run: (run / "episodes/.step-000009.jsonl.gz.part").touch(),
         {("left behind", "being written")},
