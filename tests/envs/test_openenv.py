@@ -176,6 +176,23 @@ async def test_a_full_server_is_waited_for() -> None:
     assert [episode.reward for episode in episodes] == [1.0] * 8 and server.most == 2
 
 
+async def test_a_server_that_starts_again_is_waited_for() -> None:
+    lost = [3]  # sessions, one more than a connection and its second try
+
+    class Restarting(Guessing):
+        async def _session(self, client: Any) -> None:
+            if lost[0]:
+                lost[0] -= 1
+                client.transport.abort()
+            else:
+                await super()._session(client)
+
+    async with Restarting().serving() as url:
+        environment, tasks = await opened(url)
+        episode = await play(environment, tasks[0], [str(number_of(tasks[0]))])
+    assert episode.outcome is Outcome.SCORED and not lost[0]
+
+
 async def test_a_copy_for_another_process_knows_the_server_and_the_range() -> None:
     async with Guessing(version="0.9").serving() as url:
         environment, tasks = await opened(url)

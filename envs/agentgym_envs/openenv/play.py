@@ -71,15 +71,16 @@ class Play:
     async def begin(
         cls, server: Server, slots: SessionSlots, reset: Mapping[str, Json], *, key: str, answer_s: float
     ) -> Play:
-        """Reset in a session of its own; a full server is waited for. Raises InfraError and ServerFault."""
+        """Reset in a new session, once a full or restarting server has one. Raises InfraError and ServerFault."""
         clock_s, wait_s = asyncio.get_running_loop().time, 0.1
         until_s = clock_s() + answer_s
         while True:
             await slots.take(max(0.0, until_s - clock_s()))
             try:
                 connection, first = await connected(server, reset, key=key, answer_s=answer_s)
-            except ServerFull as full:
-                slots.lower(full.limit)
+            except (ServerFull, ConnectionLost) as failed:
+                if isinstance(failed, ServerFull):
+                    slots.lower(failed.limit)
                 slots.give_back()
                 if clock_s() > until_s:
                     raise
