@@ -18,8 +18,6 @@ from agentgym.stability import API
 
 _CHECK_ALL = "agentgym plugins --check"
 _SERVER = "server/app.py"
-_OPENENV = "openenv-core; python_version < '3'"
-"""`openenv validate` looks for this dependency, which agentgym's server does without: the marker installs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,7 @@ class PackagePlan:
             "check": self.commands[0],
             "source": self.source,
             "extras": about.extras,
-            "dependencies": _quoted(*needed, *([_OPENENV] if is_server else [])),
+            "dependencies": _quoted(*needed),
             "scripts": '\n[project.scripts]\nserver = "server.app:main"\n' if is_server else "",
             "packages": _quoted(name, *(["server"] if is_server else [])),
         }

@@ -32,11 +32,12 @@ CLOSE_S = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnvConfig:
-    """sessions: at a time. idle_s: a session that asks nothing for so long is ended. key: empty lets everybody in."""
-
     sessions: int = 512
+    """Sessions at a time, at most."""
     idle_s: float = 1800.0
+    """Seconds after which a session that asks nothing is ended."""
     key: str = ""
+    """What clients have to send as a bearer token; empty lets everybody in."""
 
 
 @dataclass(slots=True)
