@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentgym.agents import Chat
 from agentgym.env import Environment
 from agentgym.recipe import Recipe
 from agentgym.rewards import Reward
@@ -22,4 +23,5 @@ def bare_gym(environment: Environment, recipe: Recipe | None = None, chat: ChatR
         capabilities=None,
         activity=Activity(),
         settled=settle_served(recipe or Recipe()),
+        agent=Chat(),
     )
