@@ -60,7 +60,7 @@ class RewardIsNan(Sums):
 
 class Blocks(Sums):
     async def reply(self, context: EpisodeContext) -> Reply:
-        time.sleep(0.5)
+        time.sleep(1.0)
         return await super().reply(context)
 
 
