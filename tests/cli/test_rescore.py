@@ -156,7 +156,7 @@ def test_the_command_gives_json(cli, run_dir, tmp_path):
     assert [one["after"] for one in found["episodes"]] == [0.25, 0.5]
 
 
-def test_an_evaluation_is_scored_again_saved_and_compared(cli, tmp_path):
+def test_an_evaluation_is_scored_again_saved_and_compared(cli, tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def half(episode): return 0.5 if episode.info['success'] else 0.25")
     assert cli(*EVAL).code == 0
     half = ("--reward", "my.py:half=2")
@@ -166,7 +166,10 @@ def test_an_evaluation_is_scored_again_saved_and_compared(cli, tmp_path):
     assert end.code == 0, end.err
     assert re.search(r"as saved +0.450 .*\n *scored again +0.450 .* 0.725 ", end.out), end.out
     saved = "evals/mine-rescored-half"
-    assert f"saved in {saved}" in end.out and cli("runs", "audit", saved).code == 0
+    assert f"saved in {saved}" in end.out
+    with monkeypatch.context() as without_engine:  # whose containers may be of other tests of this process
+        without_engine.setenv("PATH", str(tmp_path))
+        assert cli("runs", "audit", saved).code == 0
     assert RunFolder.open(saved).status().status is RunStatus.DONE
     end = cli("compare", "evals/mine", saved)
     assert "reward: not compared, since other rewards scored" in end.out and "my.py:half=2" in end.out
