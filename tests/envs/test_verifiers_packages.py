@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from agentgym.types import Outcome
 from agentgym_envs.verifiers import Verifiers
 from tests.playing_packages import play
+from tests.trained_runs import train_two_steps
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "tests" / "data" / "verifiers_packages"
@@ -48,23 +48,7 @@ async def test_a_package_gives_the_rewards_that_verifiers_gives_for_the_same_wor
 def test_two_steps_are_trained_on_what_was_sampled_for_a_package(package, tmp_path):
     settings = {
         "env": f"verifiers:{package}", "env.options.python": str(BIN / "python"),
-        "env.options.variables": "[PYTHONPATH]",
-        "loop.steps": "2", "loop.groups_per_step": "1", "loop.group_size": "4", "loop.max_staleness": "0",
-        "loop.eval_every": "0", "eval.at_end": "false", "rollout.max_turn_tokens": "24", "rollout.temperature": "1.5",
-        "logging.sinks": "[]",
+        "env.options.variables": "[PYTHONPATH]", "loop.group_size": "4", "rollout.max_turn_tokens": "24",
     }  # fmt: skip
-    done = agentgym(["train", *(word for key, value in settings.items() for word in (f"--{key}", value))], tmp_path)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    [run] = (tmp_path / "runs").iterdir()
-    audit = agentgym(["runs", "audit", str(run)], tmp_path)
-    assert audit.returncode == 0, audit.stdout
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    trained = [step for step in steps if "time/step_s" in step]
-    assert len(trained) == 2 and all(step["train/mismatch_max"] < 1e-3 for step in trained)
-    for step in trained:
+    for step in train_two_steps(settings, tmp_path):
         assert step["train/trained_tokens"] == round(step["rollout/completion_tokens_mean"] * step["rollout/episodes"])
-
-
-def agentgym(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("agentgym")), *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -10,15 +10,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 from agentgym.python_syntax import parse_expression
 from agentgym.types import Json, Message
 from agentgym_envs.benchmarks.package import BenchmarkPackage
 
 Category: TypeAlias = Literal["base", "miss_param", "miss_func", "long_context"]
+T = TypeVar("T", bound=str)
 _TYPES: Final = {"dict": "object", "float": "number", "tuple": "array"}  # the package's names of JSON's types
+
+
+def chosen(given: Sequence[T], known: Sequence[T], environment: str) -> tuple[T, ...]:
+    """The categories that are given, each once. Raises UserError for one that is unknown, and for none."""
+    for category in given:
+        if category not in known:
+            raise UserError(f"{environment}: no category {category!r}.{nearest(category, known)}")
+    if not given:
+        raise UserError(f"{environment}: categories is empty; give some of {', '.join(known)}")
+    return tuple(dict.fromkeys(given))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

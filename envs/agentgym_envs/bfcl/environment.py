@@ -14,7 +14,7 @@ from agentgym.tools import ToolError, Tools
 from agentgym.types import Json, Message, Split, Task
 from agentgym_envs.benchmarks.functions import Functions, FunctionTools, call_message
 from agentgym_envs.benchmarks.package import BenchmarkPackage, files_hash, in_order, refuse_training
-from agentgym_envs.bfcl.entries import Category, Entry, data_files, read_entries, read_functions
+from agentgym_envs.bfcl.entries import Category, Entry, chosen, data_files, read_entries, read_functions
 from agentgym_envs.bfcl.totals import Totals
 from agentgym_envs.bfcl.world import MODULES, World
 
@@ -81,13 +81,8 @@ class BfclEnvironment(Environment[Conversation]):
         path: Annotated[str | None, "folder of the package bfcl_eval, or one that holds it; null: installed"] = None,
     ) -> None:
         """Raises UserError for an unknown category, and when the package is missing."""
-        for category in categories:
-            if category not in CATEGORIES:
-                raise UserError(f"bfcl: no category {category!r}.{nearest(category, CATEGORIES)}")
-        if not categories:
-            raise UserError(f"bfcl: categories is empty; give some of {', '.join(CATEGORIES)}")
         self._offers: dict[tuple[tuple[str, ...], frozenset[str]], Functions] = {}
-        self._categories = tuple(dict.fromkeys(categories))
+        self._categories = chosen(categories, CATEGORIES, self.name)
         self._package = BenchmarkPackage.find("bfcl_eval", path, environment=self.name, requirements=self.requirements)
         for category in self._categories:
             data_files(self._package, category)

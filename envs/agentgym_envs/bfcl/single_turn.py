@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, cast, get_args
 
 from agentgym.env import Benchmark, Environment, EpisodeContext, Reply
-from agentgym.errors import UserError, nearest
+from agentgym.errors import UserError
 from agentgym.tools import Tools
 from agentgym.types import Json, Message, Split, Task
 from agentgym_envs.benchmarks.functions import Functions, FunctionTools, call_message
 from agentgym_envs.benchmarks.package import BenchmarkPackage, files_hash, in_order, refuse_training
-from agentgym_envs.bfcl.entries import as_schema, read_rows
+from agentgym_envs.bfcl.entries import as_schema, chosen, read_rows
 from agentgym_envs.bfcl.totals import Totals
 
 SingleCategory: TypeAlias = Literal[
@@ -67,12 +67,7 @@ class BfclSingleTurnEnvironment(Environment[None]):
         path: Annotated[str | None, "folder of the package bfcl_eval, or one that holds it; null: installed"] = None,
     ) -> None:
         """Raises UserError for an unknown category, and when the package is missing."""
-        for category in categories:
-            if category not in SINGLE:
-                raise UserError(f"{self.name}: no category {category!r}.{nearest(category, SINGLE)}")
-        if not categories:
-            raise UserError(f"{self.name}: categories is empty; give some of {', '.join(SINGLE)}")
-        self._categories = tuple(dict.fromkeys(categories))
+        self._categories = chosen(categories, SINGLE, self.name)
         self._package = BenchmarkPackage.find("bfcl_eval", path, environment=self.name, requirements=self.requirements)
 
     @functools.cached_property

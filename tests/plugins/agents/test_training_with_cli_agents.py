@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from agentgym.models.tiny import policy_path
+from tests.trained_runs import train_two_steps
 
 pytestmark = pytest.mark.hostile
 
@@ -57,25 +56,7 @@ def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(tmp_path, p
     (tmp_path / "luck.py").write_text(ENVIRONMENT)
     settings = {
         "env": "luck.py:Luck", "agent": name, "agent.program": str(BIN / program), "model.path": str(policy),
-        "loop.steps": "2", "loop.groups_per_step": "1", "loop.group_size": "2", "loop.max_staleness": "0",
-        "loop.eval_every": "0", "eval.at_end": "false", "rollout.max_turn_tokens": "48", "rollout.temperature": "1.5",
-        "rollout.max_episode_tokens": str(room), "generator.max_model_len": str(room), "trainer.seq_len": str(room),
-        "logging.sinks": "[]",
+        "loop.group_size": "2", "rollout.max_turn_tokens": "48", "rollout.max_episode_tokens": str(room),
+        "generator.max_model_len": str(room), "trainer.seq_len": str(room),
     }  # fmt: skip
-    words = ["train", *(word for key, value in settings.items() for word in (f"--{key}", value))]
-    done = agentgym(words, tmp_path)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    [run] = (tmp_path / "runs").iterdir()
-    audit = agentgym(["runs", "audit", str(run)], tmp_path)
-    assert audit.returncode == 0, audit.stdout
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    trained = [step for step in steps if "time/step_s" in step]
-    assert len(trained) == 2 and all(step["train/mismatch_max"] < 1e-3 for step in trained)
-    for step in trained:  # a group whose episodes all earned the same is sampled, and not trained on
-        sampled = round(step["rollout/completion_tokens_mean"] * step["rollout/episodes"])
-        assert 0 < step["train/trained_tokens"] <= sampled
-
-
-def agentgym(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("agentgym")), *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    train_two_steps(settings, tmp_path)
