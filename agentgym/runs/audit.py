@@ -93,13 +93,15 @@ def _episodes(
     step_of: dict[int, int] = {}
     seen: dict[str, int] = {}
     files = by_step(path / "episodes", r"step-(\d{1,9})\.jsonl(?:\.gz)?", found)
-    extra = sorted(step for step in files if step > found.steps)
-    if extra and found.status == RunStatus.DONE:
+    extra, end = sorted(step for step in files if step > found.steps), found.steps
+    if found.status == RunStatus.DONE and extra == [end + 1] and _is_untrained(files[extra[0]]):
+        end += 1  # the groups after which nothing was left to learn
+    elif found.status == RunStatus.DONE and extra:
         found.fault("twice", f"episodes/{files[extra[0]].name}", f"the run ended at step {found.steps}")
     for first, last in gaps(files, 1, found.steps) if starts.built_in else ():
         text = f"step {first} has no episodes" if first == last else f"steps {first} to {last} have no episodes"
         found.fault("lost", "episodes", text)
-    for step in sorted(step for step in files if 1 <= step <= found.steps):
+    for step in sorted(step for step in files if 1 <= step <= end):
         where, groups, trained = f"episodes/{files[step].name}", defaultdict[int, set[int]](set), set[int]()
         settings, count = starts.at(step), 0
         for one in read_episodes(files[step], where, found):
@@ -123,6 +125,13 @@ def _episodes(
         _as_counted(rows.get(step, {}), count, len(trained), where, found)
     if starts.built_in:
         _no_gap(step_of, whole, found)
+
+
+def _is_untrained(file: Path) -> bool:
+    """Whether nothing in the file was trained, and no line is damaged."""
+    unread = Audit(status="")
+    trained = [one.trained for one in read_episodes(file, file.name, unread)]
+    return not unread.findings and not any(trained)
 
 
 def _no_gap(step_of: Mapping[int, int], whole: Mapping[int, int], found: Audit) -> None:
@@ -207,7 +216,7 @@ def _ended(path: Path, settings: Settings, whole: Mapping[int, int], last: int, 
         step = position.get("step") if isinstance(position, Mapping) else None
         if step != last:
             found.fault("state", "state.json", f"it is of step {step}, the run ended at step {last}")
-    if settings.measures_end:
+    if settings.measures_end and last:
         compared = read_record(path / "comparison.json", "evaluation", found)
         if compared is not None and compared.get("steps") != last:
             found.fault("evaluation", "comparison.json", f"the checkpoint of step {last} was not compared")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from view_runs import episode
+from view_runs import episode, group
 
 from agentgym.runs import leftovers
 from agentgym.runs.audit import audit
@@ -205,6 +205,16 @@ def test_a_run_that_is_not_done_is_judged_up_to_its_newest_whole_checkpoint(run:
     assert found.notes == ["the checkpoint of step 3 is half, as its save was interrupted: position.json is missing"]
     shutil.rmtree(run / "checkpoints/step-000000/hf")  # older than a whole one: no save that was just interrupted
     assert [one.kind for one in audit(run).findings] == ["checkpoint"]
+
+
+def test_groups_after_which_nothing_was_left_to_learn_are_of_no_step_and_not_lost(run: Path) -> None:
+    position = run / "checkpoints" / "step-000003" / "position.json"
+    position.write_text(json.dumps({"step": 3, "next_group": 10}))
+    assert [fault.kind for fault in audit(run).findings] == ["lost"]
+    RunFolder.open(run).save_groups(4, [], [group(9, wins=0, version=3, newest=3)])
+    assert audit(run).findings == [] and audit(run).skipped == 4 * 4
+    RunFolder.open(run).save_groups(4, [group(9, wins=2, version=3, newest=3)], [])
+    assert ("twice", "the run ended at step 3") in [(fault.kind, fault.text) for fault in audit(run).findings]
 
 
 def test_a_torn_line_of_metrics_is_said_and_is_no_fault_where_the_step_has_its_row(run: Path) -> None:
