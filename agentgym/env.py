@@ -88,6 +88,7 @@ class Environment(ABC, Generic[State]):
     name: ClassVar[str]  # the class's own name unless it is set
     version: ClassVar[int] = 1
     rewards: ClassVar[Mapping[str, float]] = {}  # default weights by name; methods marked `@reward` add theirs
+    reward_ranges: Mapping[str, tuple[float, float]] = {}  # of marked methods, where its options decide them
     max_turns: ClassVar[int] = 1
     splits: tuple[Split, ...] = ("train", "test")  # an evaluation set has ("test",) alone
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools

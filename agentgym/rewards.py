@@ -102,11 +102,15 @@ def marked_reward(function: object) -> Reward | None:
 
 
 def marked_rewards(holder: object) -> dict[str, Reward]:
-    """What `@reward` marked among the attributes of a module, a class or an object, by the rewards' names."""
-    found = {}
+    """What `@reward` marked among the attributes of a module, a class or an object, by the rewards' names.
+
+    Their ranges are those of the holder's `reward_ranges`, where it has some.
+    """
+    found, ranges = {}, getattr(holder, "reward_ranges", {})
     for attribute in dir(holder):
         static = inspect.getattr_static(holder, attribute, None)
         mark = marked_reward(static) or marked_reward(getattr(static, "__func__", None))  # a static method's
         if mark is not None:
-            found[mark.name] = replace(mark, function=getattr(holder, attribute))
+            low, high = ranges.get(mark.name, (mark.low, mark.high))
+            found[mark.name] = replace(mark, function=getattr(holder, attribute), low=low, high=high)
     return found

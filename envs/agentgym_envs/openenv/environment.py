@@ -96,15 +96,11 @@ class OpenEnv(Environment[Play]):
         self._max_refused, self._sessions, self._answer_s = max_refused, sessions, answer_s
         self._slots: tuple[asyncio.AbstractEventLoop, SessionSlots] | None = None
         self.max_turns = max_steps  # type: ignore[misc]
-        self._mark()
+        self.reward_ranges = {"server": (low, high)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what cannot be sent to other processes."""
-        return {key: value for key, value in self.__dict__.items() if key != "server_reward"} | {"_slots": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._mark()
+        return self.__dict__ | {"_slots": None}
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """A task for each seed of the split; those of training in an order that `seed` fixes."""
@@ -231,8 +227,3 @@ class OpenEnv(Environment[Play]):
         if self._slots is None or self._slots[0] is not loop:
             self._slots = (loop, SessionSlots(self._sessions))
         return self._slots[1]
-
-    def _mark(self) -> None:
-        """The reward with the range of the options, which floors and checks are made of."""
-        mark = reward(name="server", weight=1.0, low=self._low, high=self._high, inline=True)
-        self.server_reward = mark(lambda episode: OpenEnv.server_reward(self, episode))  # type: ignore[method-assign]

@@ -77,14 +77,9 @@ class Verifiers(ProgramEnvironment[None]):
         if not low < high:
             raise UserError(f"verifiers: low {low:g}, high {high:g}: low must be below high")
         self._low, self._high = low, high
-        mark = reward(name="score", low=low, high=high, inline=True)
-        self.score = mark(lambda episode: Verifiers.score(episode))  # type: ignore[method-assign]
-        self._environment, self._success_at, self._test_tasks, self._start_s = (
-            environment,
-            success_at,
-            test_tasks,
-            start_s,
-        )
+        self.reward_ranges = {"score": (low, high)}
+        self._environment, self._success_at = environment, success_at
+        self._test_tasks, self._start_s = test_tasks, start_s
         self._arguments = {"train": dict(arguments), "test": None if test_arguments is None else dict(test_arguments)}
         self._unsafe = unsafe
         self._process = PackageProcess(environment, python, variables)
@@ -139,9 +134,8 @@ class Verifiers(ProgramEnvironment[None]):
         if self._success_at is not None:
             context.info["success"] = given >= self._success_at
 
-    @staticmethod
-    @reward(weight=1.0, inline=True)
-    def score(episode: Episode) -> float:
+    @reward(inline=True)
+    def score(self, episode: Episode) -> float:
         """The package's own reward; 0 where a limit ended the episode before there was one."""
         return float(str(episode.info["reward"]))
 
