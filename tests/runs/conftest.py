@@ -44,3 +44,9 @@ def _checkpoint(path: Path, step: int) -> None:
     (path / "hf").mkdir()
     (path / "hf" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
     (path / "position.json").write_text(json.dumps({"step": step, "next_group": step * GROUPS}))
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No engine is found: asking it takes a while, and its containers may be of other tests of this process."""
+    monkeypatch.setenv("PATH", str(tmp_path))

@@ -22,6 +22,8 @@ from agentgym.runs.files import append_line
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.types import Outcome
 
+pytestmark = pytest.mark.usefixtures("no_engine")
+
 
 def _lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
@@ -169,12 +171,6 @@ PLANTED: dict[str, tuple[Callable[[Path], object], set[tuple[str, str]]]] = {
         {("left behind", "being written")},
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Asking the machine's engine takes a while; one test has its own."""
-    monkeypatch.setenv("PATH", str(request.getfixturevalue("tmp_path")))
 
 
 def test_a_whole_run_has_no_fault(run: Path) -> None:

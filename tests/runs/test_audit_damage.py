@@ -17,6 +17,8 @@ from agentgym.errors import UserError
 from agentgym.runs.audit import audit
 from agentgym.runs.files import append_line
 
+pytestmark = pytest.mark.usefixtures("no_engine")
+
 
 def _device(path: Path) -> None:
     path.unlink()
