@@ -16,11 +16,11 @@ from agentgym.run.changes import go_on
 from agentgym.run.layers import finish_recipe
 from agentgym.run.settle import settle_served
 from agentgym.run.train import train
-from agentgym.runs.audit import audit
 from agentgym.runs.changes import Change, read_changes, record_change
 from agentgym.runs.folder import RunFolder, RunStatus
 from agentgym.runs.starts import start_of
 from agentgym.runs.steering import Steering
+from tests.audited import audited
 
 ASKED = {
     1: {"loop.max_staleness": 2, "loop.groups_per_step": 2, "optimizer.lr": 5e-4},
@@ -69,9 +69,9 @@ def test_each_change_holds_from_the_next_step_on_and_the_audit_goes_by_it(change
         "loop.max_staleness 1 -> 2", "loop.groups_per_step 3 -> 2",
     ]  # fmt: skip
     assert [start_of(folder, step).config["optimizer"]["lr"] for step in (1, 2, 5)] == [1e-3, 5e-4, 2e-4]
-    assert audit(folder.path).findings == []
+    assert audited(folder.path).findings == []
     (folder.path / "changes.jsonl").rename(folder.path / "hidden")
-    assert {one.kind for one in audit(folder.path).findings} == {"stale"}
+    assert {one.kind for one in audited(folder.path).findings} == {"stale"}
     (folder.path / "hidden").rename(folder.path / "changes.jsonl")
 
 
@@ -81,7 +81,7 @@ def test_a_resume_repeats_the_changes_after_its_checkpoint_bit_for_bit(changed, 
     shutil.copytree(folder.path, lab.root / "again")
     reporter = lab.reporter()
     again = trained(recipe, RunFolder.open(lab.root / "again", for_writing=True), reporter, resume=True, from_step=3)
-    assert differences(folder, again) == [] and audit(again.path).findings == []
+    assert differences(folder, again) == [] and audited(again.path).findings == []
     assert read_changes(again.path) == read_changes(folder.path)
     for said in ("0.001 -> 0.0005, as it was changed after step 1", "0.0005 -> 0.0002, again after step 4"):
         assert any(f"optimizer.lr {said}" in note for note in reporter.notes)

@@ -16,9 +16,9 @@ from agentgym.recipe import Recipe
 from agentgym.run.checkpoint_curve import evaluate_checkpoints
 from agentgym.run.settle import settle_sampling
 from agentgym.run.train import train
-from agentgym.runs.audit import audit
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder, RunStatus
+from tests.audited import audited
 
 pytestmark = pytest.mark.hostile  # a run, and its evaluations
 STEPS = [0, 1, 2]
@@ -69,12 +69,12 @@ def test_training_and_the_command_give_one_curve_and_what_is_interrupted_goes_on
     with pytest.raises(BaseExceptionGroup):
         curve(path, recipe, lab.reporter(on_phase=kill))
     assert read_record(RunFolder.open(path), 0)["result"] and not read_record(RunFolder.open(path), 1)["result"]
-    found = audit(path)
+    found = audited(path)
     assert not found.findings and "--every-checkpoint` goes on with it" in found.notes[0]
     reporter = lab.reporter()
     points = curve(path, recipe, reporter)
     assert {"1 of 3 checkpoints were measured before", "3 of 6 episodes were played before"} <= {*reporter.notes}
-    assert [one.step for one in points] == STEPS and not audit(path).notes
+    assert [one.step for one in points] == STEPS and not audited(path).notes
     again = lab.reporter()
     assert curve(path, recipe, again) == points == curve(trained.path, recipe, lab.reporter())
     for step in STEPS:
