@@ -160,7 +160,7 @@ def test_the_engines_tests_do_without_monarch(tmp_path: Path) -> None:
     files = {file.name: file for file in source()}
     assert ways_to("vllm", ROOT / "tests/generators", files) != []  # or it reads the wrong places
     assert ways_to("monarch", ROOT / "tests/generators", files) == []
-    (tmp_path / "test_it.py").write_text("from agentgym.generators.service import summed\n")
+    (tmp_path / "test_it.py").write_text("from agentgym.generators.service import GeneratorService\n")
     assert ways_to("monarch", tmp_path, files) != []
 
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from agentgym.errors import InfraError
 from agentgym.generators.actor import Generator
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import NotLoaded
+from agentgym.generators.metrics import summed
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import OtherBase, WeightStore
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOTS = "generator/slots"
-LASTING, MEANS = ("_total", "_s"), ("_share", "_mean")  # by how a metric's name ends
 ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
 
@@ -326,16 +326,3 @@ def service_settings(config: GeneratorConfig) -> ServiceSettings:
         max_waiting=config.max_waiting,
         min_replicas=config.fewest_replicas,
     )
-
-
-def summed(seen: Mapping[str, Mapping[str, float]], live: Collection[str]) -> dict[str, float]:
-    """Metrics over replicas, by their names: sums, or means of the live ones (`_share`, `_mean`).
-
-    Sums of what has happened (`_total`, `_s`) include those of dead replicas, as of their last answer.
-    """
-    total: dict[str, float] = {}
-    for name, figures in seen.items():
-        for key, value in figures.items():
-            if name in live or key.endswith(LASTING):
-                total[key] = total.get(key, 0.0) + (value / len(live) if key.endswith(MEANS) else value)
-    return total

@@ -146,7 +146,7 @@ def test_each_update_gives_the_generators_the_weights_that_were_trained(finished
     assert max(metrics["train/mismatch_fresh_max"] for metrics in finished.metrics) < 1e-4
     checked = [metrics.get("sync/mismatch_max") for metrics in finished.metrics]
     assert checked[:2] == [None] * 2 and checked[2] < 1e-4 and checked[3] is None
-    assert 10 <= finished.metrics[-1]["generator/slots"] <= 50, "of five for each replica and version that it holds"
+    assert 10 <= finished.metrics[-1]["generator/slots"] <= 50, "five for each replica and version that it holds"
 
 
 def test_the_reference_stays_the_policy_of_the_start(finished):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from agentgym.generators.metrics import summed
 from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.weights import DecoderWeights
 from agentgym.types import Completion, GenerateRequest
@@ -23,7 +24,7 @@ class VersionedScheduler:
         self._following = make(weights)
         self._pinned: dict[int, Scheduler] = {}
         self._running: dict[int, Scheduler] = {}  # by ticket
-        self._gone: Counter[str] = Counter()  # sums of those that were dropped
+        self._gone: Counter[str] = Counter()  # figures of those that were dropped
 
     @property
     def version(self) -> int:
@@ -66,10 +67,8 @@ class VersionedScheduler:
         return ended
 
     def metrics(self) -> dict[str, float]:
-        total = Counter(self._gone)
-        for scheduler in self._all:
-            total.update(scheduler.metrics())
-        return dict(total)
+        live = {str(number): scheduler.metrics() for number, scheduler in enumerate(self._all)}
+        return summed({"gone": self._gone, **live}, live.keys())
 
     @property
     def _all(self) -> list[Scheduler]:

@@ -23,7 +23,9 @@ async def engine(generator_config, old_model):
     await engine.close()
 
 
-async def test_a_request_that_names_its_weights_is_not_touched_by_updates(engine, old_model, new_model):
+async def test_a_request_that_names_its_weights_is_not_touched_by_updates(
+    generator_config, engine, old_model, new_model
+):
     await engine.hold(0, None)
     whole = await engine.generate(REQUEST)
     running = asyncio.create_task(engine.generate(REQUEST))
@@ -40,7 +42,9 @@ async def test_a_request_that_names_its_weights_is_not_touched_by_updates(engine
     await engine.hold(0, old_model.weights())
     again = await engine.generate(REQUEST)
     assert (again.completion_ids, again.logprobs) == (whole.completion_ids, whole.logprobs)
-    assert engine.metrics()["generator/tokens_total"] == 600, "those of a version that was forgotten count too"
+    metrics = engine.metrics()
+    assert metrics["generator/tokens_total"] == 600, "those of a version that was forgotten count too"
+    assert metrics["generator/slots"] == 3 * generator_config.max_batch, "but it has no slots any more"
 
 
 async def test_an_engine_that_can_not_be_invariant_is_refused(generator_config, old_model):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym.generators.service import summed
+from agentgym.generators.metrics import summed
 
 
 def test_totals_survive_a_replica_and_shares_are_of_the_live() -> None:
