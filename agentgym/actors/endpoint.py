@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from agentgym.actors.network import free_port, meet_at
 from agentgym.actors.process_id import ProcessId
@@ -24,22 +27,48 @@ else:
 A = TypeVar("A")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Awaitable[object]])
+P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 Endpoint: TypeAlias = Callable[[A, *Ts], Awaitable[R]]
 """`Class.method`: A the actor, Ts its arguments, R its answer."""
 
 
-def endpoint(method: F) -> F:
-    """An async method that other processes can call; its calls run concurrently.
+@overload
+def endpoint(method: F) -> F: ...
+
+
+@overload
+def endpoint(method: Callable[P, R]) -> Callable[P, Awaitable[R]]: ...
+
+
+def endpoint(method: Callable[..., Any]) -> Any:
+    """A method that other processes can call; calls of an `async def` run concurrently.
+
+    Those of a plain `def` run one after another, in a thread of the actor's own: it still answers probes meanwhile.
 
     Pass it as `Class.method` to `ProcessGroup.call`, `Service.route` and the like, which take its arguments and
-    return its answer with their types. Monarch refuses a class that has synchronous endpoints too.
+    return its answer with their types; or call it by its name, as `service.method.route(...)`.
     """
-    if not inspect.iscoroutinefunction(method):
-        raise UserError(f"the endpoint {method.__qualname__} must be `async def`")
-    made = concurrent_endpoint(method)
-    made.plain_method = method  # without Monarch's port for the answer
-    return cast(F, made)
+    plain = method if inspect.iscoroutinefunction(method) else _in_thread(method)
+    made: Any = concurrent_endpoint(plain)  # Monarch refuses a class that has synchronous endpoints too
+    made.plain_method = plain  # without Monarch's port for the answer
+    return made
+
+
+def _in_thread(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def called(self: LifecycleActor, *args: object, **options: object) -> Any:
+        context = contextvars.copy_context()  # Monarch keeps the current actor in it
+        work = functools.partial(context.run, method, self, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._plain_endpoints, work)
+
+    return called
+
+
+def own_endpoints(actor_class: type) -> list[str]:
+    """The names of its endpoints, inherited ones too, without those that carry the calls of the others."""
+    found = [name for name in dir(actor_class) if isinstance(getattr(actor_class, name), EndpointProperty)]
+    return [name for name in found if not name.startswith("agentgym_")]
 
 
 def endpoint_name(actor_class: type, method: object) -> str:
@@ -49,11 +78,9 @@ def endpoint_name(actor_class: type, method: object) -> str:
         if any(vars(base).get(name) is method for base in actor_class.__mro__):
             return name
         name = method._method.__qualname__
-    own = [name for name in dir(actor_class) if isinstance(getattr(actor_class, name), EndpointProperty)]
-    own = [name for name in own if not name.startswith("agentgym_")]  # they carry the calls of the others
     raise UserError(
         f"{name} is not an endpoint of {actor_class.__name__}; pass one as `{actor_class.__name__}.name`."
-        + nearest(name.rpartition(".")[2], own)
+        + nearest(name.rpartition(".")[2], own_endpoints(actor_class))
     )
 
 
@@ -105,8 +132,8 @@ class LifecycleActor(Actor):
     async def _answer(self, call: Call, outbox: Outbox[Answer]) -> None:
         number, name, args = call
 
-        async def made(*given: object) -> object:
-            return await getattr(type(self), name).plain_method(self, *given)
+        async def made(*given: object, **named: object) -> object:
+            return await getattr(type(self), name).plain_method(self, *given, **named)
 
         outbox.put(await Answer.of(number, f"{type(self).__name__}.{name}", made, args))
 
@@ -114,6 +141,10 @@ class LifecycleActor(Actor):
     def _outboxes(self) -> dict[str, Outbox[Answer]]:
         """Outboxes by caller."""
         return {}
+
+    @cached_property
+    def _plain_endpoints(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
 
     @cached_property
     def _answering(self) -> set[asyncio.Task[None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentgym.actors.launchers import LaunchedHost
 from agentgym.actors.process_id import ProcessId
@@ -80,6 +80,10 @@ class Host:
         return tuple(free)
 
 
+Wanted: TypeAlias = "int | str | Sequence[str] | None"
+"""What `ActorOptions.hosts` may be."""
+
+
 class Hosts:
     """All hosts of a run."""
 
@@ -103,33 +107,48 @@ class Hosts:
         """Whether any is on another machine."""
         return any(host.keeper is not None for host in self.all)
 
-    def of(self, role: str) -> list[Host]:
-        """The hosts that a part of the run may use."""
-        names = {"trainer": self.config.trainer, "reference": self.config.trainer, "generator": self.config.generator}
-        wanted = names.get(role) or ()
-        return [host for name in wanted for host in self.all if host.name == name] or list(self.all)
+    def of(self, wanted: Wanted) -> list[Host]:
+        """The hosts that processes may use; see `ActorOptions.hosts`. Raises UserError for those that do not exist."""
+        roles = {"trainer": self.config.trainer, "reference": self.config.trainer, "generator": self.config.generator}
+        if isinstance(wanted, int) and wanted > len(self.all):
+            raise UserError(f"hosts is {wanted}, and the launcher has {len(self.all)}: {self._names()}; give fewer")
+        if not wanted or isinstance(wanted, int):
+            return list(self.all)
+        names = roles.get(wanted, (wanted,)) if isinstance(wanted, str) else wanted
+        for name in names:
+            if name not in self._names():
+                known = [*self._names(), *roles]
+                raise UserError(f"hosts is {wanted!r}; the launcher has no such host.{nearest(str(name), known)}")
+        return [host for name in names for host in self.all if host.name == name] or list(self.all)
 
-    async def assign(self, role: str, procs: int, *, timeout_s: float) -> list[Host]:
+    def _names(self) -> list[str]:
+        return [host.name for host in self.all]
+
+    async def assign(self, wanted: Wanted, procs: int, *, timeout_s: float) -> list[Host]:
         """The hosts for a group of processes, an equal number on each; waits while all that it may be on are lost.
 
         Raises InfraError when none came back in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                while not (found := self.choose(role, procs)):
+                while not (found := self.choose(wanted, procs)):
                     self._back.clear()
                     await self._back.wait()
         except TimeoutError:
-            lost = "; ".join(f"{host.name}: {host.lost}" for host in self.of(role))
-            raise InfraError(f"no host for the {role or 'process'} came back within {timeout_s:g} s ({lost})") from None
+            lost = "; ".join(f"{host.name}: {host.lost}" for host in self.of(wanted) if host.lost)
+            raise InfraError(
+                f"no host for the {wanted or 'process'} came back within {timeout_s:g} s ({lost})"
+            ) from None
         return found
 
-    def choose(self, role: str, procs: int) -> list[Host]:
-        """Chooses hosts as `assign` does, without waiting; empty if all are lost."""
-        alive = [host for host in self.of(role) if not host.lost]
-        if role in ("trainer", "reference") and self.config.trainer:
+    def choose(self, wanted: Wanted, procs: int) -> list[Host]:
+        """Chooses hosts as `assign` does, without waiting; empty if all are lost, or too many for a number of hosts."""
+        alive = [host for host in self.of(wanted) if not host.lost]
+        named = bool(wanted) and not isinstance(wanted, int | str)
+        if named or (wanted in ("trainer", "reference") and self.config.trainer):
             return alive[: max((n for n in range(1, len(alive) + 1) if procs % n == 0), default=0)]
-        return sorted(alive, key=lambda host: host.processes)[:1]
+        number = wanted if isinstance(wanted, int) else 1
+        return sorted(alive, key=lambda host: host.processes)[:number] if len(alive) >= number else []
 
     def lose(self, host: Host, reason: str) -> None:
         host.lost = reason

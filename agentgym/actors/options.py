@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from agentgym.actors.gpus import gpu_names, left_to
-from agentgym.errors import UserError, nearest
+from agentgym.errors import UserError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-ROLES = ("trainer", "reference", "generator", "")
-"""By which a recipe's `hosts` place processes."""
 
 
 class OptionValues(TypedDict, total=False):
     """What `ServiceActor.options` takes; see ActorOptions."""
 
     procs: int
-    hosts: str
+    hosts: int | str | Sequence[str] | None
     with_gpus: bool
     gpus: tuple[int, ...]
     num_replicas: int
@@ -33,8 +30,10 @@ class ActorOptions:
 
     procs: int = 1
     """Processes of one replica."""
-    hosts: str = ""
-    """The part of the run by which `Hosts` places them: trainer, reference or generator; empty is any host."""
+    hosts: int | str | Sequence[str] | None = None
+    """Where the processes of one replica are: on so many hosts, an equal number on each; on those of these names; or
+    the part of the run by which a recipe's `hosts` places them, which is trainer, reference or generator. None: on any
+    one."""
     with_gpus: bool = False
     """Let the processes see GPUs; False hides every one."""
     gpus: tuple[int, ...] = ()
@@ -68,9 +67,10 @@ class ActorOptions:
             raise UserError(
                 f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
-        if self.hosts not in ROLES:
+        if isinstance(self.hosts, int) and (self.hosts < 1 or self.procs % self.hosts):
             raise UserError(
-                f"hosts is {self.hosts!r}; give of what the actor is a part.{nearest(str(self.hosts), ROLES)}"
+                f"hosts is {self.hosts} and procs {self.procs}: each host gets an equal number of the processes; give "
+                "procs that the hosts divide"
             )
         if self.gpus and len(self.gpus) < self.procs * self.num_replicas:
             raise UserError(

@@ -12,12 +12,15 @@ import pickle
 import re
 import select
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import psutil
 
+from agentgym.actors.by_name import NamedEndpoint, named_endpoint
 from agentgym.actors.descendants import descendants, titled
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.exits import by_signal, how_it_ended, size_of, with_tail
@@ -82,12 +85,13 @@ class ProcessGroup(Generic[A]):
         args: tuple[object, ...],
         options: ActorOptions,
         on: Host | None = None,
+        named: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """on: the host; None: options.hosts say it."""
+        """args, named: of the actor's class. on: the host; None: options.hosts say it."""
         self.name = name
         self.processes: list[ProcessId] = []  # by rank
         self._actor_class = actor_class
-        self._args = args
+        self._args, self._named = args, named
         self._options = options
         self._on = on
         self._runtime = runtime
@@ -144,7 +148,8 @@ class ProcessGroup(Generic[A]):
                 imports=options.imports,
                 logged=options.logged,
             )
-            part = _Part(host, mesh, mesh.spawn(self.name, self._actor_class, *self._args), each, set().union(*gpus))
+            actor = mesh.spawn(self.name, self._actor_class, *self._args, **self._named)
+            part = _Part(host, mesh, actor, each, set().union(*gpus))
             self._parts.append(part)
             self._ranks += [part.actor] if each == 1 else [part.actor.slice(procs=rank) for rank in range(each)]
             if self._on is None:  # what is put on a host by name asks whether that is back
@@ -205,6 +210,12 @@ class ProcessGroup(Generic[A]):
         """Call an endpoint of a group with one process. Raises as `call` does."""
         (answer,) = await self.call(method, *args, timeout_s=timeout_s)
         return answer
+
+    def __getattr__(self, name: str) -> NamedEndpoint:
+        """An endpoint by its name, called without a deadline: `await group.method.call_one(...)`."""
+        no_deadline: dict[str, Any] = {"timeout_s": None}
+        one, every = partial(self.call_one, **no_deadline), partial(self.call, **no_deadline)
+        return named_endpoint(self.__dict__.get("_actor_class"), name, one, every)
 
     def broadcast(self, method: Endpoint[A, *Ts, None], *args: *Ts) -> None:
         """Call an endpoint that never raises, without waiting for an answer."""

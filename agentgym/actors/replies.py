@@ -27,6 +27,10 @@ Call: TypeAlias = tuple[int, str, bytes]
 """The number of its answer, the endpoint's name, and its arguments as a pickled tuple."""
 
 
+class Keywords(dict[str, Any]):
+    """The last of a call's arguments, where there are some by name."""
+
+
 class NotSent(InfraError):
     """A call did not leave this process; it says what Monarch said."""
 
@@ -50,7 +54,9 @@ class Answer:
     async def of(cls, number: int, name: str, method: Callable[..., Awaitable[object]], args: bytes) -> Answer:
         """Call the method in the actor's process. What it returns or raises that can't be sent is told in words."""
         try:
-            value = await method(*pickle.loads(args))
+            given = pickle.loads(args)
+            named = given[-1] if given and isinstance(given[-1], Keywords) else {}
+            value = await method(*(given[:-1] if named else given), **named)
         except Exception as error:
             return cls._failed(number, error, f"{name} raised {type(error).__name__}: {error}")
         except BaseException as error:  # it would end the actor, and Monarch would tell nobody why

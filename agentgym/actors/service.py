@@ -8,9 +8,11 @@ import statistics
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Generic, TypeVar, TypeVarTuple
 
+from agentgym.actors.by_name import NamedEndpoint, named_endpoint
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, method_name
 from agentgym.actors.gate import Gate
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
@@ -44,11 +46,14 @@ class Service(Generic[A]):
         settings: ServiceSettings | None = None,
         admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None = None,
         starts: Gate | None = None,
+        actor_class: type[A] | None = None,
     ) -> None:
         """launch, admit, starts: see Replica; launch gets the replica's index first.
 
-        max_replicas: None is num_replicas.
+        max_replicas: None is num_replicas. actor_class: for endpoints called by their names.
         """
+        self._actor_class = actor_class
+        self._session: ContextVar[Session[A] | None] = ContextVar("session", default=None)
         self.name = name
         self._settings = settings or ServiceSettings()
         self._num_replicas = num_replicas
@@ -158,7 +163,7 @@ class Service(Generic[A]):
         started_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(deadline_s) as deadline:
-                answer = await self._attempt(method, args, abandon, session or Session(self))
+                answer = await self._attempt(method, args, abandon, session or self._session.get() or Session(self))
         except TimeoutError as error:
             if not deadline.expired():
                 raise  # the endpoint's own
@@ -171,8 +176,19 @@ class Service(Generic[A]):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session[A]]:
-        """Calls that stay with one replica (its caches), and move only when it dies."""
-        yield Session(self)
+        """Calls that stay with one replica (its caches), and move only when it dies: those of the session, and in the
+        block those of the service.
+        """
+        outer, session = self._session.get(), Session(self)
+        self._session.set(session)
+        try:
+            yield session
+        finally:
+            self._session.set(outer)
+
+    def __getattr__(self, name: str) -> NamedEndpoint:
+        """An endpoint by its name: `await service.method.route(...)`."""
+        return named_endpoint(self.__dict__.get("_actor_class"), name, self.route, self.fanout)
 
     async def fanout(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None = None) -> list[R]:
         """Call an endpoint on every replica that is up: the answers of their rank 0; see call_all."""
@@ -228,6 +244,9 @@ class Service(Generic[A]):
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._notify()
+
+    async def shutdown(self) -> None:
+        await self.close()
 
     async def _attempt(
         self,

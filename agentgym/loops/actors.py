@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agentgym.actors.actor import ServiceActor
@@ -64,12 +65,12 @@ class DatasetActor(ServiceActor):
 class ReplayBufferActor(ServiceActor):
     """A buffer for items that come from several processes.
 
-    settings: those of `ReplayBuffer`. Policies are names or import paths. One process holds the items: launch it
+    settings, more: those of `ReplayBuffer`. Policies are names or import paths. One process holds the items: launch it
     `as_actor`, not as replicas.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = dict(settings)
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> None:
+        self._settings = {**settings, **more}
 
     async def on_start(self) -> None:
         self._buffer: ReplayBuffer[Any] = ReplayBuffer(**self._settings)

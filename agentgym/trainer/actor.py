@@ -61,6 +61,9 @@ class TitanTrainer(ServiceActor):
         self._built: TitanEngine | None = None
         self._garbage = Garbage()
 
+    async def on_start(self) -> None:
+        """Nothing: its client calls `setup`, with a deadline of its own."""
+
     async def on_stop(self) -> None:
         await self._close()
         self._thread.shutdown(wait=False)

@@ -49,6 +49,19 @@ def test_replicas_go_where_the_fewest_are_and_never_to_a_lost_host() -> None:
     assert names(hosts.choose("generator", 1)) == "a"
 
 
+def test_an_actor_of_ones_own_names_its_hosts_or_says_how_many() -> None:
+    hosts = three(trainer=("a",))
+    assert names(hosts.choose(("b", "c"), 4)) == "bc" and names(hosts.choose("c", 1)) == "c"
+    hosts.all[0].processes = 5
+    assert names(hosts.choose(2, 2)) == "bc", "those with the fewest processes"
+    hosts.lose(hosts.all[1], "gone")
+    assert names(hosts.choose(2, 2)) == "ca" and not hosts.choose(3, 3) and not hosts.choose(("b",), 1)
+    with pytest.raises(UserError, match=r"hosts is 4, and the launcher has 3: \['a', 'b', 'c'\]; give fewer"):
+        hosts.choose(4, 4)
+    with pytest.raises(UserError, match=r"hosts is 'trainr'; .* Did you mean 'trainer'\?"):
+        hosts.choose("trainr", 1)
+
+
 async def test_a_group_waits_for_a_host_to_come_back() -> None:
     hosts = three(generator=("a",))
     told: list[str] = []
