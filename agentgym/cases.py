@@ -50,6 +50,9 @@ class Limits:
     """Bytes that are kept of each stream; the call is killed at 128 times that."""
     answer_mib: int = 32
     """MiB that all of a solution's return values may take on their way to the grade."""
+    reserves: bool = False
+    """Whether it reserves far more memory than it uses, as JavaScript engines do. For commands of a session: only the
+    memory of the whole sandbox limits them then."""
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():

@@ -195,7 +195,10 @@ class ImageBackend(Protocol):
         """Pull the image by digest, or build it from a Debian root file system; returns its id."""
 
     async def clean(self, say: Callable[[str], None]) -> int:
-        """Remove what dead owners left; returns how many containers that were."""
+        """Remove what dead owners left; returns how many containers that were.
+
+        One that also takes `volumes: bool` can remove its cached volumes, too (`clean --volumes`).
+        """
 
 
 SandboxOptions: TypeAlias = dict[str, Any]

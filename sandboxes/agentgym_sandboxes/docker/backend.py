@@ -82,6 +82,7 @@ class DockerBackend(AgentBackend):
         try:
             await group.open()
             await group.tidy()
+            await group.fill_volumes()
             size = self.config.pool_size or group.default_pool_size
             self._pool = Pool(self.config, group.start_container, size, self._meter, group.went_with_engine)
             await self._pool.start()
@@ -161,12 +162,12 @@ class DockerBackend(AgentBackend):
             await self._try_packages(say)
         return image
 
-    async def clean(self, say: Callable[[str], None]) -> int:
-        """Remove the containers of dead owners; how many there were."""
+    async def clean(self, say: Callable[[str], None], *, volumes: bool = False) -> int:
+        """Remove the containers of dead owners; how many there were. volumes: and those that no container uses."""
         group = self._new_group(None)
         await group.open()
         try:
-            return await group.reap(say)
+            return await group.reap(say) + (await group.clean_volumes(say) if volumes else 0)
         finally:
             await group.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import posixpath
+from dataclasses import dataclass, field
 from math import inf
 
 from agentgym.errors import UserError
@@ -11,6 +12,9 @@ from agentgym_sandboxes.docker.requirements import Requirement, read_requirement
 from agentgym_sandboxes.host.options import POSITIVE, check_ranges
 
 MAX_PRELOAD = 64
+TAKEN = frozenset(
+    {"/", "/bin", "/dev", "/etc", "/lib", "/proc", "/sys", "/tmp", "/usr", "/work"}
+)  # by a container itself
 RANGES = {
     **{"pool_size": (0, inf), "slots": (1, 16), "max_sessions": (1, inf), "spare_sessions": (0, inf)},
     "session_disk_mib": (1, 4096),
@@ -43,6 +47,9 @@ class DockerConfig:
     """Another image with a python3; null is the one that `agentgym sandbox build` makes."""
     packages: tuple[str, ...] = ()
     """What our image holds besides Python, as pip takes it: numpy==2.3.1."""
+    volumes: dict[str, str] = field(default_factory=dict)
+    """Folders of this machine that every session has, read-only, by the path at which it has them: {/tools: my_tools}.
+    Each is copied once to a volume of the engine; `agentgym sandbox clean --volumes` removes those not in use."""
     preload: tuple[str, ...] = ()
     """Modules that a container imports before its calls, which then have them at once."""
     runtime: str | None = None
@@ -103,6 +110,11 @@ class DockerConfig:
             )
         self._check_engines()
         self._check_packages()
+        for at in self.volumes:
+            if not at.startswith("/") or at != posixpath.normpath(at) or at in TAKEN:
+                raise UserError(
+                    f"volumes has {at!r}; give an absolute path, as /tools, and none of {', '.join(sorted(TAKEN))}"
+                )
 
     @property
     def urls(self) -> tuple[str | None, ...]:

@@ -13,6 +13,7 @@ from typing import Self
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxDirty, SandboxLost, SandboxUnavailable
+from agentgym.types import Json
 from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
@@ -99,8 +100,9 @@ class Container:
         on_change: Callable[[], None],
         settings_of: SettingsOf = container_settings,
         for_session: bool = False,
+        mounts: Sequence[Json] = (),
     ) -> Self:
-        """Create it and wait for its agent's hello. Leaves nothing behind when it fails."""
+        """Create it and wait for its agent's hello. Leaves nothing behind when it fails. mounts: of a session's."""
         began_s = time.monotonic()
         container = cls(engine, config, on_change)
         loop = asyncio.get_running_loop()
@@ -108,7 +110,7 @@ class Container:
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
         settings = settings_of(config, image, owner, remapped)
         if for_session:
-            settings = session_settings(config, settings)
+            settings = session_settings(config, settings, mounts)
         try:
             async with asyncio.timeout(config.start_timeout_s):
                 await engine.create(settings, container.name)

@@ -19,6 +19,7 @@ from agentgym_sandboxes.docker.failures import EngineError, EngineUnreachable, I
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
+from agentgym_sandboxes.docker.volumes import Volumes, remove, unused
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.reaper import is_forgotten, is_orphan
 
@@ -48,6 +49,7 @@ class EngineGroup:
         self._owner = owner
         self._meter = meter
         self._settings_of = settings_of
+        self._volumes = Volumes(config.volumes, owner)
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -125,6 +127,7 @@ class EngineGroup:
         member.starts.begin()
         try:
             async with member.in_flight:
+                mounts = await self._volumes.on(engine, member.image_id) if session else []
                 await member.limit.take()
                 container = await Container.start(
                     engine,
@@ -135,6 +138,7 @@ class EngineGroup:
                     on_change=on_change,
                     settings_of=self._settings_of,
                     for_session=session,
+                    mounts=mounts,
                 )
         except InfraError as error:
             self._meter.counts[counts.START_FAILURES] += 1
@@ -203,6 +207,19 @@ class EngineGroup:
         if errors:
             raise errors[0]
         return count
+
+    async def fill_volumes(self) -> None:
+        """Give every engine that answers the volumes now, rather than with its first session. Raises InfraError."""
+        reached = [member for member in self.members if member.engine is not None]
+        await asyncio.gather(*(self._volumes.on(one.engine, one.image_id) for one in reached if one.engine is not None))
+
+    async def clean_volumes(self, say: Callable[[str], None]) -> int:
+        """Remove the volumes that no container uses; how many there were. Raises InfraError."""
+        found = [(engine, name, what) for engine in self.engines for name, what in (await unused(engine)).items()]
+        for engine, name, what in found:
+            await remove(engine, name)
+            say(f"removed volume {name}, a copy of {what}")
+        return len(found)
 
     async def tidy(self) -> None:
         """Reap as far as possible: what can't be removed does not stop the rest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from agentgym.types import Json
@@ -15,6 +15,7 @@ MIB = 1 << 20
 LABEL = "agentgym.sandbox"
 OWNER_LABEL = "agentgym.owner"
 PACKAGES_LABEL = "agentgym.packages"  # of an image: what was added to it, as JSON
+VOLUME_LABEL = "agentgym.volume"  # of a volume: which folder was copied into it
 NUM_UIDS = 64
 PROCESSES_PER_CALL = 32
 PROCESSES_PER_SESSION = 160  # the agent allows fewer, so that it can always start one of its own
@@ -114,8 +115,8 @@ def container_settings(config: DockerConfig, image: str, owner: str, remapped: b
     }
 
 
-def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[str, Json]:
-    """What is other in a session's container: it compiles and runs what it wrote, and is alone."""
+def session_settings(config: DockerConfig, settings: dict[str, Json], mounts: Sequence[Json] = ()) -> dict[str, Json]:
+    """What is other in a session's container: it compiles and runs what it wrote, is alone, and has volumes."""
     num_inodes = max(4096, 64 * config.session_disk_mib)
     folders = {
         "/work": f"{_TMPFS},exec,size={config.session_disk_mib}m,nr_inodes={num_inodes}",
@@ -127,5 +128,10 @@ def session_settings(config: DockerConfig, settings: dict[str, Json]) -> dict[st
     sysctls = dict(cast(dict[str, Json], host.get("Sysctls", {})))
     if "net.core.somaxconn" in sysctls:
         sysctls["net.core.somaxconn"] = "128"
-    own: dict[str, Json] = {"Tmpfs": folders, "PidsLimit": PROCESSES_PER_SESSION, "Sysctls": sysctls}
+    own: dict[str, Json] = {
+        "Tmpfs": folders,
+        "PidsLimit": PROCESSES_PER_SESSION,
+        "Sysctls": sysctls,
+        "Mounts": [*mounts],
+    }
     return {**settings, "HostConfig": {**host, **own}}

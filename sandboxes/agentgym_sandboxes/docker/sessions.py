@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from agentgym.errors import UserError
 from agentgym.sandbox import (
@@ -128,14 +129,15 @@ class DockerSession(Session):
             return port
 
     async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
+        if kind == "exec" and limits.reserves:  # no limit on addresses: the container's is on memory
+            limits, most_mib = replace(limits, memory_mib=1 << 24), 1 << 24
+        else:
+            most_mib = self._memory_mib
         with self._meter.counting_failures():
             async with self._turns:
                 began_s = time.monotonic()
                 frame = await self._ask(
-                    f"session.{kind}",
-                    {"limits": wire_limits(limits, self._memory_mib)},
-                    blobs,
-                    limits.wall_s + BACKSTOP_S,
+                    f"session.{kind}", {"limits": wire_limits(limits, most_mib)}, blobs, limits.wall_s + BACKSTOP_S
                 )
             result = result_of(frame)
         self._meter.answered(result.status, queue_s=None, wall_s=time.monotonic() - began_s)
