@@ -7,6 +7,8 @@ Groups are trained in the order in which they began. So at most `max_staleness` 
 that begins. `max_staleness = 0` is synchronous RL. Above it, the next step is trained while the generators load the
 weights of the last one.
 
+With `sync_interval` the slots of several steps are given back together, when the weights are published.
+
 With `deterministic` the slot of a group without signal is given back when its turn in that order comes, and not when it
 happens to end. Then all slots are given back at places of the loop, where the version of the weights is known. A slot
 carries that version, and the group that takes it is sampled by these weights.
@@ -149,6 +151,8 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
             metrics |= await run.evaluate(step, whole=whole)
         run.record(record, metrics)
         if saves:
+            if config.sync_interval > 1:
+                await loop.held()  # a run that goes on from here publishes these weights when it begins
             await run.save(here(), wait=is_last or not config.checkpoint_in_background)
         loop.stopping = await run.answer_requests(here(), loop.held)
         if run.config != config:
@@ -201,6 +205,8 @@ class TrainingLoop:
     _pending: asyncio.Queue[asyncio.Task[Group]] = field(default_factory=asyncio.Queue)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _update: asyncio.Task[None] | None = None
+    _trained: int = 0  # the last step
+    _unpublished: int = 0  # groups that were trained since the last publication
     _surplus: int = 0  # slots that are not given back, since fewer groups shall be played
 
     async def run(self) -> list[Group]:
@@ -221,13 +227,19 @@ class TrainingLoop:
                 await self.after_step(await self._step(step, groups, skipped))
                 if self.stopping:
                     break
+            await self.held()
             sampler.cancel()
             while not self._pending.empty():
                 self._pending.get_nowait().cancel()
         return without_signal
 
     async def held(self) -> None:
-        """Wait until the generators hold the weights of the last step."""
+        """Wait until the generators hold the weights of the last step, which are published if they were not."""
+        if self._unpublished:
+            await self._publish()
+        await self._updated()
+
+    async def _updated(self) -> None:
         if self._update is not None:
             await asyncio.wait([self._update])  # its error ends all tasks of the loop
 
@@ -283,15 +295,21 @@ class TrainingLoop:
         staleness = [step - 1 - oldest_version(group) for group in groups]
         assert max(staleness) <= self._bound, f"step {step}: staleness {max(staleness)} is over its bound {self._bound}"
         metrics = await self.learner.step(groups)
-        await self.held()
-        await self.learner.publish(step)
-        self._update = self._tasks.create_task(self._hand_over(step, len(groups)))
+        self._trained, self._unpublished = step, self._unpublished + len(groups)
+        if step % self.config.sync_interval == 0:
+            await self._publish()
         if self.config.deterministic or not self.config.max_staleness:
             await self.held()
         next_group = max(group.group_id for group in [*groups, *skipped]) + 1
         return StepRecord(
             step=step, groups=groups, skipped=skipped, staleness=staleness, next_group=next_group, metrics=metrics
         )
+
+    async def _publish(self) -> None:
+        await self._updated()
+        await self.learner.publish(self._trained)
+        self._update = self._tasks.create_task(self._hand_over(self._trained, self._unpublished))
+        self._unpublished = 0
 
     async def _hand_over(self, step: int, slots: int) -> None:
         await self.generator.update_weights(step)

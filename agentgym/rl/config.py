@@ -18,6 +18,9 @@ class LoopConfig:
     max_staleness: int = 1
     """Versions that the weights of a sampled token may be older than those that it trains; 0 is synchronous RL, more
     keeps generators and trainer busy at the same time."""
+    sync_interval: int = 1
+    """Steps between publications of the weights, at most max_staleness + 1, since staleness counts the trainer's steps;
+    raise it where an update costs more than samples of older weights."""
     max_refills: int = 8
     """Groups without signal that one step may skip, as a multiple of groups_per_step, before it trains on fewer."""
     checkpoint_every: int = 20
@@ -49,6 +52,17 @@ class LoopConfig:
             raise ValueError(
                 f"loop.steps {self.steps} and loop.groups_per_step {self.groups_per_step} must be at least 1, "
                 f"loop.group_size {self.group_size} at least 2: an advantage compares episodes of one group"
+            )
+        if not 1 <= self.sync_interval <= self.max_staleness + 1:
+            raise ValueError(
+                f"loop.sync_interval is {self.sync_interval} and loop.max_staleness {self.max_staleness}: give 1 to "
+                f"{self.max_staleness + 1}, or raise loop.max_staleness to {max(0, self.sync_interval - 1)}, the age "
+                "of the samples that the last step before an update trains"
+            )
+        if self.sync_interval > 1 and self.deterministic:
+            raise ValueError(
+                f"loop.sync_interval is {self.sync_interval}: loop.deterministic needs 1, since a resumed run "
+                "publishes its weights when it begins"
             )
         if self.max_refills < 1:
             raise ValueError(

@@ -73,6 +73,20 @@ def test_trains_within_the_staleness_bound_though_one_group_in_ten_is_slow(max_s
     assert len(learner.trained) == 36
 
 
+@pytest.mark.parametrize("has_signal", [lambda group_id: True, lambda group_id: group_id % 4 > 0])
+@pytest.mark.parametrize(("sync_interval", "max_staleness"), [(3, 2), (2, 3)])
+def test_weights_are_published_every_few_steps_and_staleness_counts_the_trainers(
+    sync_interval, max_staleness, has_signal
+):
+    config = LoopConfig(steps=11, groups_per_step=3, max_staleness=max_staleness, sync_interval=sync_interval)
+    learner, records = run(config, has_signal=has_signal, slow=lambda group_id: group_id % 10 == 3, update_s=0.01)
+    assert learner.published == [*range(sync_interval, 11, sync_interval), 11], "the last ones too"
+    staleness = [max(record.staleness) for record in records]
+    assert sync_interval - 1 <= max(staleness) <= max_staleness and len(records) == 11
+    with pytest.raises(ValueError, match=r"sync_interval is 3 and .*max_staleness 1: give 1 to 2, or raise .* to 2"):
+        LoopConfig(max_staleness=1, sync_interval=3)
+
+
 def test_trains_groups_in_the_order_in_which_they_began():
     config = LoopConfig(steps=10, groups_per_step=4, max_staleness=2)
     learner, _ = run(config, slow=lambda group_id: group_id % 7 == 0)
@@ -189,7 +203,8 @@ def test_the_next_step_is_trained_while_the_generators_load_the_last_one(max_sta
     assert max(behind) == (1 if max_staleness and not deterministic else 0)
 
 
-def test_who_waits_for_it_finds_the_generators_with_the_weights_of_the_step():
+@pytest.mark.parametrize("sync_interval", [1, 3])
+def test_who_waits_for_it_finds_the_generators_with_the_weights_of_the_step(sync_interval):
     held = []
 
     def change(loop):
@@ -200,7 +215,8 @@ def test_who_waits_for_it_finds_the_generators_with_the_weights_of_the_step():
 
         loop.after_step = after_step
 
-    run(LoopConfig(steps=5, groups_per_step=2, max_staleness=2), change_loop=change, update_s=0.01)
+    config = LoopConfig(steps=5, groups_per_step=2, max_staleness=2, sync_interval=sync_interval)
+    run(config, change_loop=change, update_s=0.01)
     assert held == [1] * 5
 
 
