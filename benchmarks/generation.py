@@ -3,7 +3,7 @@
     python benchmarks/generation.py FOLDER --requests 512 --prompt 128 --tokens 1024
     python benchmarks/generation.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
     python benchmarks/generation.py FOLDER --requests 2048 --places 128 --loads tailed
-    python benchmarks/generation.py FOLDER --arms engine at-once --requests 512 --places 128 --loads tailed turns
+    python benchmarks/generation.py FOLDER --arms engine --requests 512 --places 128 --loads tailed turns
     python benchmarks/generation.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
 FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
@@ -15,9 +15,9 @@ at a time, all requests where it is left out; with many more requests than place
 full batch all the time, as they do in a run. --options: more of vLLM's engine arguments, for all arms. All requests of
 a round are sent at once, ask for log-probabilities in the same form, and have prompts that no other round has, so each
 round prefills; a whole round before the others is not counted. --rounds takes one number, or one for each load. The
-arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `at-once` the same without waiting of requests
-for each other, `service` the replicas of a run. Prints a line of JSON when a load
-of an arm ends, then a Markdown table of medians of --rounds, of the arms that ended where it was stopped.
+arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line
+of JSON when a load of an arm ends, then a Markdown table of medians of --rounds, of the arms that ended where it was
+stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Any
 
 from agentgym.commands import run_until_stopped
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import VllmEngineConfig, at_once
+from agentgym.generators.select import VllmEngineConfig
 from agentgym.models.resolve import resolve_model
 from agentgym.types import GenerateRequest, SamplingParams
 
@@ -131,9 +131,7 @@ async def raw(config: GeneratorConfig, model: str, arguments: argparse.Namespace
         await asyncio.to_thread(llm.shutdown, 10.0)
 
 
-async def engine(
-    config: GeneratorConfig, model: str, arguments: argparse.Namespace, arm: str = "engine"
-) -> dict[str, list[float]]:
+async def engine(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
     built = config.engine.build(config, model)
     await built.start()
 
@@ -141,13 +139,9 @@ async def engine(
         return (await built.generate(request)).completion_ids
 
     try:
-        return await rates(arm, generate, arguments)
+        return await rates("engine", generate, arguments)
     finally:
         await built.close()
-
-
-async def engine_at_once(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    return await engine(replace(config, engine=at_once(config.engine)), model, arguments, "at-once")
 
 
 async def service(config: GeneratorConfig, model: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -171,7 +165,7 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
                 await store.close()
 
 
-ARMS = {"vllm": raw, "engine": engine, "at-once": engine_at_once, "service": service}
+ARMS = {"vllm": raw, "engine": engine, "service": service}
 
 
 def report(found: dict[str, dict[str, list[float]]], loads: Sequence[str]) -> None:

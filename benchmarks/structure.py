@@ -1,9 +1,8 @@
-"""The structure of this repository: its rooms as a drawing and a table, its budgets, and the way of a recipe.
+"""The structure of this repository: its rooms as a drawing and a table, and its budgets.
 
     python benchmarks/structure.py                                  prints the table of rooms
     python benchmarks/structure.py --write docs/architecture.md     renews what is between the page's markers
     python benchmarks/structure.py --check                          each budget of pyproject.toml beside today's figure
-    python benchmarks/structure.py --recipe                         how a recipe travels (benchmarks/recipe_way.py)
 
 A room of the table is a folder of `agentgym`, or all its files beside them, a folder of the sandboxes, or one of the
 other source folders.
@@ -338,7 +337,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="renew the generated sections of this page")
     parser.add_argument("--check", action="store_true", help="compare with the budgets; exit 1 when one is exceeded")
-    parser.add_argument("--recipe", action="store_true", help="print how a recipe travels")
     parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout that is looked at")
     given = parser.parse_args()
     if given.check:
@@ -348,10 +346,6 @@ def main() -> None:
         print(f"longest: {longest.relative_to(given.root)}")
         if over:
             sys.exit("\n".join([*over, "Make it smaller; a commit that raises a budget says what it bought."]))
-    elif given.recipe:
-        for types in (recipe_way.RECIPES, recipe_way.SETTLED):
-            way = recipe_way.travel(recipe_trees(given.root), layers(given.root), types)
-            print(f"{' and '.join(types)}: {way}\n\n{recipe_way.drawing(way, layers(given.root))}\n")
     elif given.write:
         page = given.write.read_text()
         for name, text in sections(given.root).items():

@@ -294,7 +294,7 @@ def test_tests_are_made_of_real_parts_and_typed_fakes() -> None:
     assert len(texts) > 400 and found == []
 
 
-def test_the_way_of_a_recipe_is_found() -> None:
+def test_the_files_on_a_recipes_way_are_found() -> None:
     sources = {
         "agentgym.recipe": "class Recipe: ...\ndef build_recipe() -> Recipe: ...",
         "agentgym.low.kinds": "from agentgym.recipe import Recipe\nFinished = tuple[Recipe, str]\n"
@@ -307,9 +307,5 @@ def test_the_way_of_a_recipe_is_found() -> None:
         "agentgym.high.imports": "from agentgym.recipe import Recipe\ndef names(kind: type[Recipe]) -> list[str]: ...",
     }
     trees = {name: ast.parse(text) for name, text in sources.items()}
-    way = recipe_way.travel(trees, [["high"], ["recipe"], ["low"]], recipe_way.RECIPES)
-    assert way.files == ["agentgym.high.main", "agentgym.low.engine", "agentgym.low.kinds", "agentgym.recipe"]
-    main, engine, kinds = way.files[:3]
-    assert sorted(way.passes) == [(main, engine), (main, engine)]
-    assert sorted(way.returns) == [(main, engine), (main, kinds)]
-    assert (way.climbs, way.changes) == (2, 1)
+    found = ["agentgym.high.main", "agentgym.low.engine", "agentgym.low.kinds", "agentgym.recipe"]
+    assert sorted(recipe_way.on_the_way(trees, recipe_way.RECIPES)) == found

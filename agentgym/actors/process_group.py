@@ -104,6 +104,7 @@ class ProcessGroup(Generic[A]):
         """Done with the reason once any of the processes is dead or given up."""
         self.num_answers = 0  # calls that all processes have answered
         self._exited = asyncio.Event()  # every process
+        self._ends: set[asyncio.Future[None]] = set()  # of calls under way, done once it is dead
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
 
@@ -189,6 +190,9 @@ class ProcessGroup(Generic[A]):
         """Count the group as dead: calls under way fail with ProcessDied, and no new one is taken."""
         if not self.dead.done():
             self.dead.set_result(reason)
+            for end in self._ends:
+                end.set_result(None)
+            self._ends.clear()
 
     async def call(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> list[R]:
         """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
@@ -296,9 +300,13 @@ class ProcessGroup(Generic[A]):
         left_s = math.inf if timeout_s is None else timeout_s
         slice_s = left_s / SLICES
         values: dict[asyncio.Future[T], Any] = {}
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.add(end)  # each call has its own: to leave a future for which thousands wait takes long
+        if self.dead.done():
+            end.set_result(None)
         try:
             while len(values) < len(asked):
-                waited = {answer for answer in asked if answer not in values} | {self.dead}
+                waited = {answer for answer in asked if answer not in values} | {end}
                 began_s = clock_s()
                 wait_s = None if timeout_s is None else min(slice_s, left_s)
                 done, _ = await asyncio.wait(waited, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -312,6 +320,7 @@ class ProcessGroup(Generic[A]):
             self.num_answers += 1
             return [values[answer] for answer in asked]
         finally:
+            self._ends.discard(end)
             for answer in asked:
                 answer.cancel()
 

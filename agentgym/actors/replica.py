@@ -29,13 +29,14 @@ class Replica(Generic[A]):
         *,
         settings: ServiceSettings,
         admit: Callable[[ProcessGroup[A]], Awaitable[None]] | None,
-        changed: Callable[[], None],
+        changed: Callable[[Replica[A]], None],
         starts: Gate | None = None,
     ) -> None:
         """launch: spawns a process group of the given name.
 
-        admit: waits until a started group has what it needs to serve, for example the current weights. starts: inside
-        of which groups are started, where that is not possible at any time.
+        admit: waits until a started group has what it needs to serve, for example the current weights. changed: called
+        after it came up or went down. starts: inside of which groups are started, where that is not possible at any
+        time.
         """
         self.name = name
         self.up = False
@@ -160,4 +161,4 @@ class Replica(Generic[A]):
 
     def _set_up(self, up: bool) -> None:
         self.up = up
-        self._changed()
+        self._changed(self)

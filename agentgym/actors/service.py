@@ -6,7 +6,7 @@ import asyncio
 import logging
 import statistics
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -17,6 +17,7 @@ from agentgym.actors.endpoint import Endpoint, LifecycleActor, method_name
 from agentgym.actors.gate import Gate
 from agentgym.actors.process_group import ProcessDied, ProcessGroup
 from agentgym.actors.replica import Replica
+from agentgym.actors.router import Router
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
@@ -59,12 +60,11 @@ class Service(Generic[A]):
         self._num_replicas = num_replicas
         self._least = num_replicas if self._settings.min_replicas is None else self._settings.min_replicas
         self._starting = False
-        self._turn = 0
+        self._router: Router[Replica[A]] = Router()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._supervisors: dict[Replica[A], asyncio.Task[None]] = {}  # of the replicas that are there
         self._leaving: set[asyncio.Task[None]] = set()
-        self._waiting = 0  # callers without a replica
         self._latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._requests = 0
         self._retries = 0
@@ -110,7 +110,7 @@ class Service(Generic[A]):
     @property
     def demand(self) -> int:
         """Requests at the replicas, and those of callers that wait for one."""
-        return sum(replica.load for replica in self.replicas) + self._waiting
+        return sum(replica.load for replica in self.replicas) + self._router.num_waiting
 
     def grow(self, count: int) -> bool:
         """Towards `count` replicas, at most max_replicas: one that is leaving stays, others are started.
@@ -126,7 +126,7 @@ class Service(Generic[A]):
             if replica in parked:
                 self._supervise(replica)
             self._grown += 1
-        self._notify()
+            self._notify(replica)
         return bool(chosen)
 
     def shrink(self, holds: Callable[[Replica[A]], bool] = lambda replica: True) -> bool:
@@ -139,6 +139,7 @@ class Service(Generic[A]):
         for replica in sorted(up, key=lambda replica: (replica.load, -self.replicas.index(replica))):
             if sum(holds(other) for other in up if other is not replica) >= self._least:
                 replica.leaving = True
+                self._notify(replica)
                 self._shrunk += 1
                 task = asyncio.create_task(self._leave(replica), name=f"{replica.name} leaves")
                 self._leaving.add(task)
@@ -237,13 +238,12 @@ class Service(Generic[A]):
     async def close(self) -> None:
         """Stop every replica; calls that still wait fail. Safe to call twice."""
         if self._failure is None:
-            self._failure = InfraError(f"service {self.name} is closed")
+            self._fail(InfraError(f"service {self.name} is closed"))
         tasks = [*self._leaving, *self._supervisors.values()]
         for task in tasks:
             if not task.cancelling():  # a second time would interrupt the end of its processes
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._notify()
 
     async def shutdown(self) -> None:
         await self.close()
@@ -257,9 +257,8 @@ class Service(Generic[A]):
     ) -> R:
         lost = ""
         for _ in range(self._settings.max_attempts):
-            replica = await self._pick(session.replica)
+            replica = await self._router.take(session.replica)
             group = replica.group
-            replica.load += 1
             try:
                 answer = await group.call_one(method, *args, timeout_s=None)
                 session.stay_with(replica)
@@ -270,34 +269,19 @@ class Service(Generic[A]):
                 # Its supervisor may not have run yet; the router must not pick it until then.
                 if replica.group is group:
                     replica.up = False
+                    self._notify(replica)
             except asyncio.CancelledError:
                 if abandon is not None:
                     abandon(group)
                 raise
             finally:
-                had_room = replica.has_room
-                replica.load -= 1
-                if not had_room:
-                    self._notify()
+                self._router.give_back(replica)
+                if replica.leaving:
+                    self._wake()
         raise InfraError(
             f"{self.name}: {method_name(method)} lost {self._settings.max_attempts} replicas in a row; "
             f"does it kill them? {lost}"
         )
-
-    async def _pick(self, preferred: Replica[A] | None) -> Replica[A]:
-        while True:
-            self._check_alive()
-            if preferred is not None and preferred.has_room:
-                return preferred
-            self._turn += 1
-            replica = least_loaded(self.replicas, self._turn)
-            if replica is not None:
-                return replica
-            self._waiting += 1
-            try:
-                await self._next_change()
-            finally:
-                self._waiting -= 1
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -308,9 +292,19 @@ class Service(Generic[A]):
         await self._changed.wait()
         self._check_alive()
 
-    def _notify(self) -> None:
+    def _notify(self, replica: Replica[A]) -> None:
+        """The replica came up, went down, or was told to leave or to stay."""
+        self._router.changed(replica)
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._router.fail(error)
+        self._wake()
 
     def _supervise(self, replica: Replica[A]) -> None:
         self._supervisors[replica] = task = asyncio.create_task(replica.supervise(), name=replica.name)
@@ -321,11 +315,11 @@ class Service(Generic[A]):
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failure is None:
             if self._starting or len(self.staying) < self._least:
-                self._failure = error
+                self._fail(error)
             else:
                 self.lost += 1
                 log.warning("%s goes on with %d replicas: %s", self.name, len(self.staying), error)
-        self._notify()
+        self._wake()
 
     async def _leave(self, replica: Replica[A]) -> None:
         while replica.leaving and replica.load:
@@ -349,10 +343,3 @@ class Session(Generic[A]):
     def stay_with(self, replica: Replica[A]) -> None:
         self.moves += self.replica not in (None, replica)
         self.replica = replica
-
-
-def least_loaded(replicas: Sequence[Replica[A]], turn: int) -> Replica[A] | None:
-    """The replica with the fewest requests, or None when none is up with room; equals take turns."""
-    first = turn % len(replicas)
-    open_ones = [replica for replica in (*replicas[first:], *replicas[:first]) if replica.has_room]
-    return min(open_ones, key=lambda replica: replica.load, default=None)

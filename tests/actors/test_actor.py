@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -23,26 +22,8 @@ from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_group import ProcessDied
 from agentgym.actors.replies import NotSent
 from agentgym.actors.runtime import Runtime, current_runtime
-from agentgym.actors.service import least_loaded
 from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError, UserError
-
-
-@dataclass
-class Loaded:
-    """A replica, as it is chosen."""
-
-    load: int
-    has_room: bool = True
-    name: str = ""
-
-
-def test_the_least_loaded_replica_gets_the_request_and_equals_take_turns() -> None:
-    busy, idle, full = (Loaded(n, has_room=n > 0) for n in (3, 1, 0))
-    assert all(least_loaded([busy, idle, full], turn) is idle for turn in range(4))
-    twins = [Loaded(0, name=name) for name in "ab"]
-    assert [least_loaded(twins, turn).name for turn in range(4)] == ["a", "b", "a", "b"]
-    assert least_loaded([full], 0) is None
 
 
 def test_each_replica_gets_its_own_gpus() -> None:

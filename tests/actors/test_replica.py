@@ -48,7 +48,7 @@ def replica(errors: Sequence[Exception | None], starts: Gate | None = None, prob
     plan = iter(errors)
     settings = ServiceSettings(backoff_s=0.001, max_respawns=5, probe_every_s=probe_every_s)
     return Replica(
-        "one", lambda name: Group(next(plan)), settings=settings, admit=None, changed=lambda: None, starts=starts
+        "one", lambda name: Group(next(plan)), settings=settings, admit=None, changed=lambda one: None, starts=starts
     )
 
 
@@ -100,7 +100,7 @@ async def test_a_process_that_answers_other_calls_is_alive_though_it_misses_prob
     """With 12,000 calls at once a probe waits behind them."""
     busy = Busy(None)
     settings = ServiceSettings(probe_every_s=0.001)
-    one = Replica("one", lambda name: busy, settings=settings, admit=None, changed=lambda: None)
+    one = Replica("one", lambda name: busy, settings=settings, admit=None, changed=lambda one: None)
     assert "3 probes in a row failed" in await one._until_dead(busy)
     assert (busy.num_probes, one.missed_probes) == (13, 3)
 
