@@ -9,12 +9,12 @@ from typing import Any
 from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.serve.chat_completions import call_message
 from agentgym.serve.dialect import Asked, Failure, Made, data, finite
+from agentgym.serve.fields import Fields
 from agentgym.serve.reading import (
     as_count,
     as_flag,
     as_object,
     as_text,
-    check_fields,
     function_schema,
     named_results,
     objects,
@@ -26,16 +26,18 @@ from agentgym.serve.reading import (
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
 
-_READ = frozenset({
-    "model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k", "tools",
-    "tool_choice", "thinking", "output_config", "context_management",
-})  # fmt: skip
-_IGNORED = frozenset(["metadata", "service_tier", "cache_control", "betas", "inference_geo"])
-_NEUTRAL: dict[str, tuple[Json, ...]] = {
-    "container": (), "mcp_servers": ([],), "output_format": (),
-}  # fmt: skip
+FIELDS = Fields(
+    honoured=frozenset({
+        "messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "context_management",
+    }),
+    preferred=frozenset({
+        "temperature", "top_p", "top_k", "tool_choice", "thinking", "output_config.effort",
+    }),
+    ignored=frozenset(["model", "metadata", "service_tier", "cache_control", "betas", "inference_geo"]),
+    only={"container": (), "mcp_servers": ([],), "output_format": (), "output_config.format": ()},
+    hosted=("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_"),
+)  # fmt: skip
 _TEXTS = frozenset(["text"])
-_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")  # what Anthropic's servers run
 _THOUGHTS = ("thinking", "redacted_thinking")
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 
@@ -48,13 +50,10 @@ class AnthropicMessages:
         self._counts = counts
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        check_fields(body, read=_READ, ignored=_IGNORED, neutral=_NEUTRAL)
+        FIELDS.check(body)
         max_tokens = as_count(body, "max_tokens")
         if max_tokens is None and not self._counts:
             refuse("is required", "max_tokens")
-        output = as_object(body.get("output_config") or {}, "output_config")
-        if output.get("format") is not None:
-            refuse("cannot be honoured here; leave it out", "output_config.format")
         _check_context_management(body.get("context_management"))
         tools, dropped = _read_tools(body)
         request = CallRequest(
@@ -196,7 +195,7 @@ def _read_tools(body: Mapping[str, Json]) -> tuple[tuple[Schema, ...], tuple[str
     hosted: list[str] = []
     for path, tool in objects(body.get("tools") or [], "tools"):
         kind = tool.get("type")
-        if str(kind).startswith(_HOSTED):
+        if str(kind).startswith(FIELDS.hosted):
             hosted.append(f"tool {kind}")
             continue
         if kind not in (None, "custom"):

@@ -15,10 +15,13 @@ from agentgym.serve.calls import CallRoute, Gate, Refused
 from agentgym.serve.chat_completions import ChatCompletions, openai_failure
 from agentgym.serve.counting import CountRoute
 from agentgym.serve.dialect import Failure
+from agentgym.serve.gemini_paths import GEMINI_PATHS, GeminiRoute
 from agentgym.serve.responses import Responses
 from agentgym.types import Json
 
-PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/models")
+PATHS = (
+    "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/models", *GEMINI_PATHS,
+)  # fmt: skip
 
 
 def make_app(gate: Gate, model: str) -> Starlette:
@@ -34,21 +37,25 @@ def make_app(gate: Gate, model: str) -> Starlette:
     async def alive(request: Request) -> Response:
         return Response()
 
+    gemini, counted = GeminiRoute(gate, model), AnthropicMessages(counts=True)
     routes = [
         Route("/", alive, methods=["HEAD"]),  # Claude Code's question whether there is a server
         Route("/api/hello", alive, methods=["HEAD", "GET"]),
         Route("/v1/chat/completions", CallRoute(gate, ChatCompletions()), methods=["POST"]),
         Route("/v1/responses", CallRoute(gate, Responses()), methods=["POST"]),
         Route("/v1/messages", CallRoute(gate, AnthropicMessages()), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountRoute(gate), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountRoute(gate, counted, "input_tokens"), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
+        Route("/v1/models/{name:path}", gemini, methods=["POST"]),
+        Route("/v1beta/models", gemini),
+        Route("/v1beta/models/{name:path}", gemini),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
 
 
 def _model(name: str, created: int) -> dict[str, Json]:
-    """A model with the fields of both dialects."""
+    """A model with the fields of OpenAI's and Anthropic's interfaces."""
     shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
     return {
         "id": name, "object": "model", "created": created, "owned_by": "agentgym",

@@ -54,9 +54,8 @@ class Gate:
             return found
         if self.keys.is_concluded(key):
             raise Refused(409, "ended", "the episode of this key is over")
-        message = (
-            "this key is unknown" if key else "no key was given; send it as `Authorization: Bearer KEY`, or x-api-key"
-        )
+        ways = "`Authorization: Bearer KEY`, x-api-key or x-goog-api-key"
+        message = "this key is unknown" if key else f"no key was given; send it as {ways}"
         raise Refused(401, "key", message)
 
     async def body(self, admitted: Admitted, headers: Headers, receive: Receive) -> bytes:
@@ -90,8 +89,9 @@ class ClientGone(Exception):
 
 def _key(headers: Headers) -> str:
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    found = key.strip() if scheme.lower() == b"bearer" and key.strip() else headers.get(b"x-api-key", b"")
-    return found.decode("latin-1")
+    if scheme.lower() != b"bearer" or not key.strip():
+        key = headers.get(b"x-api-key") or headers.get(b"x-goog-api-key", b"")
+    return key.strip().decode("latin-1")
 
 
 class CallRoute:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.serve.dialect import Asked, Failure, Made, data
+from agentgym.serve.fields import Fields
 from agentgym.serve.reading import (
     as_count,
     as_flag,
     as_object,
     as_text,
-    check_fields,
     function_schema,
     named_results,
     objects,
@@ -25,20 +25,24 @@ from agentgym.serve.reading import (
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
 
-_READ = frozenset({
-    "model", "messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stop", "stream",
-    "stream_options", "temperature", "top_p", "top_k", "seed",
-})  # fmt: skip
-_IGNORED = frozenset({
-    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "reasoning_effort", "verbosity", "include_reasoning",
-})  # fmt: skip
-_NEUTRAL: dict[str, tuple[Json, ...]] = {
-    "n": (1,), "best_of": (1,), "logit_bias": ({},), "logprobs": (False,), "top_logprobs": (0,), "min_p": (0,),
-    "response_format": ({"type": "text"},), "presence_penalty": (0,), "frequency_penalty": (0,),
-    "repetition_penalty": (1,), "modalities": (["text"],), "store": (False,), "audio": (), "prediction": (),
-    "web_search_options": (), "functions": (), "function_call": (), "echo": (False,),
-}  # fmt: skip
+FIELDS = Fields(
+    honoured=frozenset({
+        "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options",
+    }),
+    preferred=frozenset({
+        "temperature", "top_p", "top_k", "seed", "tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity",
+    }),
+    ignored=frozenset({
+        "model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "include_reasoning",
+    }),
+    only={
+        "n": (1,), "best_of": (1,), "logit_bias": ({},), "logprobs": (False,), "top_logprobs": (0,), "min_p": (0,),
+        "response_format": ({"type": "text"},), "presence_penalty": (0,), "frequency_penalty": (0,),
+        "repetition_penalty": (1,), "modalities": (["text"],), "store": (False,), "audio": (), "prediction": (),
+        "web_search_options": (), "functions": (), "function_call": (), "echo": (False,),
+    },
+)  # fmt: skip
 _TEXTS = frozenset(["text"])
 _FINISH = {"stop": "stop", "tool_calls": "tool_calls", "length": "length"}
 
@@ -47,7 +51,7 @@ class ChatCompletions:
     """/v1/chat/completions."""
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        check_fields(body, read=_READ, ignored=_IGNORED, neutral=_NEUTRAL)
+        FIELDS.check(body)
         options = as_object(body.get("stream_options") or {}, "stream_options")
         caps = [cap for name in ("max_tokens", "max_completion_tokens") if (cap := as_count(body, name)) is not None]
         request = CallRequest(

@@ -1,4 +1,4 @@
-"""Anthropic's count of the tokens of a request, without a call."""
+"""The count of the tokens of a request, without a call, as Anthropic's and Google's interfaces have it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 from starlette.types import Receive, Scope, Send
 
 from agentgym.policies.conversation import CallRefused, CallRequest
-from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.calls import ClientGone, Gate, Refused, failure_of, send_json
+from agentgym.serve.dialect import Dialect
 from agentgym.serve.dropping import read_request
 from agentgym.serve.reading import read_json
 
@@ -23,10 +23,10 @@ class CountingHandler(Protocol):
 
 
 class CountRoute:
-    """The ASGI app of /v1/messages/count_tokens."""
+    """The ASGI app of a dialect's count. name: the field of its answer."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate, self._dialect = gate, AnthropicMessages(counts=True)
+    def __init__(self, gate: Gate, dialect: Dialect, name: str) -> None:
+        self._gate, self._dialect, self._name = gate, dialect, name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -45,4 +45,4 @@ class CountRoute:
         except ClientGone:
             return
         else:
-            await send_json(send, 200, {"input_tokens": number})
+            await send_json(send, 200, {self._name: number})

@@ -28,9 +28,10 @@ _UNIX = "unix:"
 
 
 class Endpoint:
-    """Chat completions, Responses and Messages for whoever has a key: `async with Endpoint() as endpoint`.
+    """Chat completions, Responses, Messages and Gemini for whoever has a key: `async with Endpoint() as endpoint`.
 
-    url: http://HOST:PORT, or unix:/path. OpenAI's clients take url + "/v1" as their base_url, Anthropic's take url.
+    url: http://HOST:PORT, or unix:/path. OpenAI's clients take url + "/v1" as their base_url, Anthropic's and Google's
+    take url.
     """
 
     def __init__(

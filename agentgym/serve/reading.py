@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from agentgym.errors import nearest
 from agentgym.policies.conversation import CallRefused
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
@@ -37,25 +37,6 @@ def read_json(body: bytes) -> dict[str, Json]:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def check_fields(
-    body: Mapping[str, Json], *, read: frozenset[str], ignored: frozenset[str], neutral: Mapping[str, tuple[Json, ...]]
-) -> None:
-    """Refuse what would be dropped unseen: unknown names, and values that change the answer.
-
-    read: are read elsewhere. ignored: change nothing that the caller sees in an answer. neutral: by name, the only
-    values that can be honoured, None always among them.
-    """
-    for name, value in body.items():
-        if name in read or name in ignored or value is None:
-            continue
-        if name not in neutral:
-            refuse(f"unknown parameter.{nearest(name, read | ignored | neutral.keys())}", name)
-        if value not in neutral[name]:
-            allowed = " or ".join(json.dumps(one) for one in neutral[name])
-            given = json.dumps(value)[:_MAX_SHOWN]
-            refuse(f"{given} cannot be honoured here; leave it out{allowed and f', or give {allowed}'}", name)
 
 
 def as_object(value: Json, param: str) -> Mapping[str, Json]:
@@ -103,24 +84,26 @@ def objects(value: Json, param: str) -> Iterator[tuple[str, Mapping[str, Json]]]
 _RANGES = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0), "top_k": (-1.0, math.inf)}
 
 
-def read_sampling(body: Mapping[str, Json]) -> dict[str, float]:
-    """temperature, top_p, top_k and seed, those that were given."""
+def read_sampling(body: Mapping[str, Json], spelled: Mapping[str, str] = MappingProxyType({})) -> dict[str, float]:
+    """temperature, top_p, top_k and seed, those that were given. spelled: the names of fields that are others."""
     found: dict[str, float] = {}
     for name, (low, high) in _RANGES.items():
-        value = body.get(name)
+        field = spelled.get(name, name)
+        value = body.get(field)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            refuse(f"give a number from {low:g} to {high:g}, not {json.dumps(value)[:_MAX_SHOWN]}", name)
+            refuse(f"give a number from {low:g} to {high:g}, not {json.dumps(value)[:_MAX_SHOWN]}", field)
         if name == "top_k" and value != int(value):
-            refuse("give a whole number", name)
+            refuse("give a whole number", field)
         if name == "top_p" and value == 0:
-            refuse("give more than 0", name)
+            refuse("give more than 0", field)
         found[name] = max(value, 0) if name == "top_k" else value  # -1 is vLLM's word for no limit
-    seed = body.get("seed")
+    field = spelled.get("seed", "seed")
+    seed = body.get(field)
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int):
-            refuse(f"give a whole number, not {_kind(seed)}", "seed")
+            refuse(f"give a whole number, not {_kind(seed)}", field)
         found["seed"] = seed
     return found
 

@@ -10,12 +10,11 @@ from typing import Any
 from agentgym.policies.conversation import CallAnswer, CallRequest
 from agentgym.serve.chat_completions import call_message, openai_failure, read_choice
 from agentgym.serve.dialect import Asked, Failure, Made, data
+from agentgym.serve.fields import Fields
 from agentgym.serve.reading import (
     as_count,
     as_flag,
-    as_object,
     as_text,
-    check_fields,
     function_schema,
     named_results,
     objects,
@@ -27,19 +26,22 @@ from agentgym.serve.reading import (
 from agentgym.tools import Schema
 from agentgym.types import Json, Message
 
-_READ = frozenset({
-    "model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "stream", "temperature", "top_p",
-    "text", "reasoning",
-})  # fmt: skip
-_IGNORED = frozenset({
-    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "include", "stream_options", "client_metadata",
-})  # fmt: skip
-_NEUTRAL: dict[str, tuple[Json, ...]] = {
-    "store": (False,), "previous_response_id": (), "conversation": (), "background": (False,), "prompt": (),
-    "truncation": ("disabled",), "max_tool_calls": (), "top_logprobs": (0,), "context_management": (),
-}  # fmt: skip
-_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")  # what OpenAI's servers run
+FIELDS = Fields(
+    honoured=frozenset(["input", "instructions", "tools", "max_output_tokens", "stream"]),
+    preferred=frozenset([
+        "temperature", "top_p", "tool_choice", "parallel_tool_calls", "reasoning", "text.verbosity",
+    ]),
+    ignored=frozenset({
+        "model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "include", "stream_options", "client_metadata",
+    }),
+    only={
+        "store": (False,), "previous_response_id": (), "conversation": (), "background": (False,), "prompt": (),
+        "truncation": ("disabled",), "max_tool_calls": (), "top_logprobs": (0,), "context_management": (),
+        "text.format": ({"type": "text"},),
+    },
+    hosted=("web_search", "file_search", "code_interpreter", "image_generation", "mcp"),
+)  # fmt: skip
 _TEXTS = frozenset(["input_text", "output_text", "text"])
 
 
@@ -47,10 +49,7 @@ class Responses:
     """/v1/responses."""
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        check_fields(body, read=_READ, ignored=_IGNORED, neutral=_NEUTRAL)
-        text = as_object(body.get("text") or {}, "text")
-        if text.get("format") not in (None, {"type": "text"}):
-            refuse(f'{json.dumps(text["format"])[:80]} cannot be honoured; give {{"type": "text"}}', "text.format")
+        FIELDS.check(body)
         found = _read_tools(body)
         request = CallRequest(
             messages=_read_input(body),
@@ -184,7 +183,7 @@ def _read_tools(body: Mapping[str, Json]) -> _Tools:
 
 def _read_tool(found: _Tools, path: str, tool: Mapping[str, Json], namespace: str | None) -> None:
     kind = tool.get("type")
-    if str(kind).startswith(_HOSTED):
+    if str(kind).startswith(FIELDS.hosted):
         found.hosted.append(f"tool {kind}")
         return
     if kind != "function":

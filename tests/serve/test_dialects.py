@@ -14,10 +14,12 @@ from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.dialect import Failure, Made
 from agentgym.serve.dropping import read_request
+from agentgym.serve.gemini import Gemini
 from agentgym.serve.responses import Responses
 from agentgym.tools import ToolCall
 
 CHAT, RESPONSES, MESSAGES = ChatCompletions(), Responses(), AnthropicMessages()
+GEMINI = Gemini("m", streams=True, events=True)
 MADE = Made("abc", 5)
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FUNCTION = {"name": "add", "description": "Adds.", "parameters": PARAMETERS}
@@ -25,6 +27,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 CHAT_BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSES_BODY = {"model": "m", "input": "hi"}
 MESSAGES_BODY = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+GEMINI_BODY = {"contents": [{"parts": [{"text": "hi"}]}]}
 CONVERSATION = (
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "1 + 2?\nPlease."},
@@ -189,14 +192,18 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(dialect, body, change, p
     assert param in str(refused.value)
 
 
-NAMES = st.sampled_from(["role", "content", "type", "text", "function", "name", "id", "call_id", "tool_calls"])
+NAMES = st.sampled_from([
+    "role", "content", "type", "text", "function", "name", "id", "call_id", "tool_calls", "parts", "functionCall",
+    "functionResponse", "functionDeclarations", "parameters", "args", "response", "properties",
+])  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 1) | st.sampled_from(["", "user", "function"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner),
     max_leaves=8,
 )
 FIELDS = ["tools", "tool_choice", "stop", "stop_sequences", "system", "instructions", "stream_options", "text"]
-BODIES = {CHAT: CHAT_BODY, RESPONSES: RESPONSES_BODY, MESSAGES: MESSAGES_BODY}
+FIELDS += ["contents", "systemInstruction", "toolConfig", "generationConfig"]
+BODIES = {CHAT: CHAT_BODY, RESPONSES: RESPONSES_BODY, MESSAGES: MESSAGES_BODY, GEMINI: GEMINI_BODY}
 
 
 @example(dialect=MESSAGES, name="system", value=[{"type": []}])
@@ -270,13 +277,14 @@ def test_messages_shows_thoughts_only_where_they_are_asked_for() -> None:
     assert streamed[-2]["usage"]["output_tokens"] == 3
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES, GEMINI])
 def test_an_answer_cut_by_its_length_says_so(dialect) -> None:
     whole = dialect.answer(dialect.read(BODIES[dialect]), said(finish="length"), MADE)
     found = {
         CHAT: lambda: whole["choices"][0]["finish_reason"],
         RESPONSES: lambda: (whole["status"], whole["incomplete_details"]),
         MESSAGES: lambda: whole["stop_reason"],
+        GEMINI: lambda: whole["candidates"][0]["finishReason"].lower(),
     }[dialect]()
     assert found in ("length", ("incomplete", {"reason": "max_output_tokens"}), "max_tokens")
 
@@ -287,6 +295,7 @@ def test_a_context_that_is_too_long_is_said_in_words_that_agents_know() -> None:
         error = dialect.failure(failure)["error"]
         assert error["code"] == "context_length_exceeded" and "maximum context length" in error["message"]
     assert "prompt is too long: 12 tokens" in MESSAGES.failure(failure)["error"]["message"]
+    assert "exceeds the maximum number of tokens allowed: 12 tokens" in GEMINI.failure(failure)["error"]["message"]
 
 
 def test_numbers_that_json_lacks_and_half_characters_reach_no_client_or_tokenizer() -> None:

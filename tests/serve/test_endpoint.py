@@ -23,13 +23,22 @@ from agentgym.serve.endpoint import Endpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the endpoint that they share
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+GEMINI, GEMINI_STREAM = "/v1beta/models/m:generateContent", "/v1beta/models/m:streamGenerateContent?alt=sse"
 TALK = [{"role": "user", "content": "hi"}]
 BODIES = {
     CHAT: {"model": "m", "messages": TALK},
     RESPONSES: {"model": "m", "input": "hi"},
     MESSAGES: {"model": "m", "messages": TALK, "max_tokens": 9},
+    GEMINI: {"contents": [{"parts": [{"text": "hi"}]}]},
 }
 PATHS = pytest.mark.parametrize("path", list(BODIES))
+
+
+def streamed(path: str, stream: bool = True) -> tuple[str, dict]:
+    """A request's path and body."""
+    if path == GEMINI:
+        return GEMINI_STREAM if stream else path, BODIES[path]
+    return path, {**BODIES[path], "stream": stream}
 
 
 def told(answer: httpx.Response) -> dict:
@@ -43,11 +52,12 @@ async def test_a_key_opens_its_own_handler_and_no_key_or_another_opens_nothing(p
     for handler in handlers:
         answer = await connect(endpoint.admit(handler)).post(path, json=BODIES[path])
         assert handler.says.content in answer.text
-    by_header = await connect("").post(path, json=BODIES[path], headers={"x-api-key": endpoint.admit(handlers[0])})
-    assert by_header.status_code == 200
+    for header in ("x-api-key", "x-goog-api-key"):
+        by_header = await connect("").post(path, json=BODIES[path], headers={header: endpoint.admit(handlers[0])})
+        assert by_header.status_code == 200
     for key in ("", "sk-guessed"):
         assert (await connect(key).post(path, json=BODIES[path])).status_code == 401
-    assert [len(handler.requests) for handler in handlers] == [2, 1]
+    assert [len(handler.requests) for handler in handlers] == [3, 1]
 
 
 @PATHS
@@ -81,7 +91,8 @@ async def test_a_concluded_key_is_refused_and_what_is_under_way_is_cancelled(pat
 async def test_a_refused_call_has_its_status_streamed_or_not(path, error, status, words, client, handler) -> None:
     handler.says = error
     for stream in (False, True):
-        answer = await client.post(path, json={**BODIES[path], "stream": stream})
+        where, body = streamed(path, stream)
+        answer = await client.post(where, json=body)
         assert answer.status_code == status and words in told(answer)["message"]
 
 
@@ -100,7 +111,8 @@ async def test_a_bug_of_the_handler_is_no_answer_and_comes_out_where_the_key_is_
 async def test_a_stream_that_waits_is_kept_alive_and_then_ends_with_the_whole_turn(path, client, handler) -> None:
     handler.gate.clear()
     pieces = []
-    async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
+    where, body = streamed(path)
+    async with client.stream("POST", where, json=body) as answer:
         async for piece in answer.aiter_text():
             pieces.append(piece)
             handler.gate.set()  # the first comment came before there was an answer
@@ -114,7 +126,8 @@ async def test_an_error_after_a_streams_beginning_is_its_last_event(path, client
     handler.gate.clear()
     handler.says = CallRefused("context_length", "12 tokens")
     text = ""
-    async with client.stream("POST", path, json={**BODIES[path], "stream": True}) as answer:
+    where, body = streamed(path)
+    async with client.stream("POST", where, json=body) as answer:
         async for piece in answer.aiter_text():
             text += piece
             handler.gate.set()
@@ -197,9 +210,29 @@ async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
     assert (await client.get("/v1/models/policy")).json()["id"] == "policy"
     body = {"model": "m", "messages": TALK}
     assert (await client.post("/v1/messages/count_tokens", json=body)).json() == {"input_tokens": 2}
+    assert [model["name"] for model in (await client.get("/v1beta/models")).json()["models"]] == ["models/policy"]
+    assert (await client.get("/v1beta/models/a/b")).json()["name"] == "models/a/b"
+    counted = {"generateContentRequest": {"model": "models/m", **BODIES[GEMINI]}}
+    for body in (counted, BODIES[GEMINI]):
+        assert (await client.post("/v1beta/models/m:countTokens", json=body)).json() == {"totalTokens": 2}
     for method, path, status in (("GET", CHAT, 405), ("POST", "/v1/chat", 404)):
         answer = await client.request(method, path)
         assert answer.status_code == status and CHAT in told(answer)["message"]
+
+
+async def test_a_key_in_a_query_opens_googles_paths_and_no_others(endpoint, connect, handler) -> None:
+    key, stranger = endpoint.admit(handler), connect("")
+    for path in (GEMINI, "/v1/models/m:generateContent"):
+        assert (await stranger.post(f"{path}?key={key}", json=BODIES[GEMINI])).status_code == 200
+    [whole] = (await stranger.post(f"/v1beta/models/m:streamGenerateContent?key={key}", json=BODIES[GEMINI])).json()
+    assert whole["candidates"][0]["content"]["parts"] == [{"text": "hello"}] and whole["modelVersion"] == "m"
+    assert (await stranger.get(f"/v1beta/models?key={key}")).status_code == 200
+    for path, status in ((f"{CHAT}?key={key}", 401), (f"{GEMINI}?key=guessed", 401), ("/v1beta/models", 404)):
+        assert (await stranger.post(path, json=BODIES[GEMINI])).status_code == status
+    assert (await stranger.get("/v1beta/models?key=guessed")).json()["error"]["status"] == "UNAUTHENTICATED"
+    handler.says = CallRefused("context_length", "12 tokens")
+    [refused] = (await stranger.post(f"/v1beta/models/m:streamGenerateContent?key={key}", json=BODIES[GEMINI])).json()
+    assert refused["error"]["status"] == "INVALID_ARGUMENT"
 
 
 async def test_closing_answers_those_who_wait_and_leaves_no_task_connection_or_handler(tmp_path) -> None:
