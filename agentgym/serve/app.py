@@ -15,7 +15,7 @@ from agentgym.serve.calls import CallRoute, Gate, Refused
 from agentgym.serve.chat_completions import ChatCompletions, openai_failure
 from agentgym.serve.counting import CountRoute
 from agentgym.serve.dialect import Failure
-from agentgym.serve.gemini_paths import GEMINI_PATHS, GeminiRoute
+from agentgym.serve.gemini_paths import GEMINI_PATHS, GeminiRoute, google_model, with_key_of_query
 from agentgym.serve.responses import Responses
 from agentgym.types import Json
 
@@ -29,7 +29,8 @@ def make_app(gate: Gate, model: str) -> Starlette:
     began = int(time.time())
 
     async def models(request: Request) -> Response:
-        return await _respond(gate, request, {"object": "list", "data": [_model(model, began)], "has_more": False})
+        listed = {"object": "list", "data": [_model(model, began)], "has_more": False, "models": [google_model(model)]}
+        return await _respond(gate, request, listed)
 
     async def one_model(request: Request) -> Response:
         return await _respond(gate, request, _model(request.path_params["name"], began))
@@ -55,17 +56,17 @@ def make_app(gate: Gate, model: str) -> Starlette:
 
 
 def _model(name: str, created: int) -> dict[str, Json]:
-    """A model with the fields of OpenAI's and Anthropic's interfaces."""
+    """A model with the fields of all interfaces."""
     shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
     return {
         "id": name, "object": "model", "created": created, "owned_by": "agentgym",
-        "type": "model", "display_name": name, "created_at": shown,
+        "type": "model", "display_name": name, "created_at": shown, **google_model(name),
     }  # fmt: skip
 
 
 async def _respond(gate: Gate, request: Request, value: Json) -> Response:
     try:
-        gate.admitted(dict(request.scope["headers"]))
+        gate.admitted(dict(with_key_of_query(request.scope)["headers"]))
     except Refused as error:
         return JSONResponse(openai_failure(error.failure), error.failure.status)
     return JSONResponse(value)

@@ -16,16 +16,14 @@ GEMINI_PATHS = ("/v1beta/models", *(f"/v1beta/models/NAME:{method}" for method i
 
 
 class GeminiRoute:
-    """The ASGI app of all paths below /v1beta/models."""
+    """The ASGI app of all paths below /v1beta/models, and of calls below /v1/models."""
 
     def __init__(self, gate: Gate, model: str) -> None:
         """model: the name under which the policy is listed."""
         self._gate, self._model = gate, model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        if key := query.get("key"):
-            scope = {**scope, "headers": [*scope["headers"], (b"x-goog-api-key", key[-1].encode("latin-1", "replace"))]}
+        scope, query = with_key_of_query(scope), _query(scope)
         asked = scope["path_params"].get("name", "")
         name, _, method = asked.rpartition(":")
         if scope["method"] == "GET":
@@ -47,12 +45,24 @@ class GeminiRoute:
         except Refused as error:
             await _refuse(send, error)
         else:
-            await send_json(send, 200, _model(name) if name else {"models": [_model(self._model)]})
+            await send_json(send, 200, google_model(name) if name else {"models": [google_model(self._model)]})
 
 
 async def _refuse(send: Send, refused: Refused) -> None:
     await send_json(send, refused.failure.status, google_failure(refused.failure))
 
 
-def _model(name: str) -> Json:
+def google_model(name: str) -> dict[str, Json]:
     return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": list(_METHODS)}
+
+
+def with_key_of_query(scope: Scope) -> Scope:
+    """The request with `?key=` as a header."""
+    key = _query(scope).get("key")
+    if not key:
+        return scope
+    return {**scope, "headers": [*scope["headers"], (b"x-goog-api-key", key[-1].encode("latin-1", "replace"))]}
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"))

@@ -15,6 +15,7 @@ def agents() -> Mapping[str, str]:
         "codex": f"{here}.cli_agents:Codex",
         "command": f"{here}.command:Command",
         "function": f"{here}.function:Function",
+        "gemini_cli": f"{here}.cli_agents:GeminiCli",
         "mini_swe": f"{here}.mini_swe:MiniSwe",
         "opencode": f"{here}.cli_agents:OpenCode",
         "openai_agents": f"{here}.openai_agents:OpenaiAgents",

@@ -20,6 +20,7 @@ from agentgym.types import Json
 from agentgym_plugins.agents.command import StartedProgram, arguments_of, whole_path
 
 VERSION_S = 60.0
+_GEMINI_TOKENS = 1_048_576  # what Gemini CLI takes for the context of a model that it does not know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,3 +195,32 @@ class QwenCode(CliAgent):
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(settings), encoding="utf-8")
         return {"OPENAI_MODEL": context.model}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeminiCli(CliAgent):
+    """Google's Gemini CLI, with its tools for commands and files."""
+
+    package = "@google/gemini-cli@0.61.0"
+    continues = ("--resume", "latest")
+
+    program: str = "gemini"
+
+    def options(self) -> Sequence[str]:
+        return "-m", "{model}", "--yolo"
+
+    def variables(self, context: AgentContext, home: Path) -> Mapping[str, str]:
+        settings = {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+            "privacy": {"usageStatisticsEnabled": False},
+            "model": {"compressionThreshold": self.context_tokens / _GEMINI_TOKENS},
+        }
+        file = home / ".gemini" / "settings.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(settings), encoding="utf-8")
+        return {
+            "GEMINI_API_KEY": context.key,
+            "GOOGLE_GEMINI_BASE_URL": context.url,
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        }

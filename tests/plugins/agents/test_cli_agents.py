@@ -11,7 +11,7 @@ from agentgym.errors import UserError
 from agentgym.rollout.config import RolloutConfig
 from agentgym.testing import play_agent
 from agentgym.types import Stop, Task
-from agentgym_plugins.agents.cli_agents import ClaudeCode, Codex, OpenCode, QwenCode
+from agentgym_plugins.agents.cli_agents import ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode
 
 BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
 WRITE = "printf hello > a.txt"
@@ -21,6 +21,7 @@ AGENTS = {
         ClaudeCode(program=f"{BIN}/claude", bare=False), "Bash", {"command": WRITE, "description": "Write"},
     ),
     "codex": (Codex(program=f"{BIN}/codex"), "exec_command", {"cmd": WRITE}),
+    "gemini_cli": (GeminiCli(program=f"{BIN}/gemini"), "run_shell_command", {"command": WRITE, "description": "Write"}),
     "opencode": (OpenCode(program=f"{BIN}/opencode"), "bash", {"command": WRITE, "description": "Write"}),
     "qwen_code": (
         QwenCode(program=f"{BIN}/qwen"), "run_shell_command",
@@ -73,7 +74,7 @@ async def test_a_command_line_agent_uses_its_tool_and_goes_on_with_its_conversat
     assert bool(episode.branch_reasons) == rewrites, episode.branch_reasons
 
 
-@pytest.mark.parametrize("kind", [ClaudeCode, Codex, OpenCode, QwenCode])
+@pytest.mark.parametrize("kind", [ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode])
 async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_path):
     with pytest.raises(UserError, match=f"no program 'no-such'; `npm install -g {kind.package}`"):
         await kind(program="no-such").check()
@@ -87,7 +88,7 @@ async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_pa
         await kind(program=str(broken)).check()
 
 
-@pytest.mark.parametrize("kind", [ClaudeCode, Codex, OpenCode, QwenCode])
+@pytest.mark.parametrize("kind", [ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode])
 async def test_a_prompt_may_be_longer_than_an_argument_and_begin_as_an_option_or_command(kind, tmp_path):
     reader = tmp_path / "reader"
     reader.write_text("#!/bin/sh\nexec cat\n")

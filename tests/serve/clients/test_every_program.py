@@ -12,13 +12,18 @@ import openai
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
 from cutting_proxy import CuttingProxy
+from google import genai
+from google.genai import types
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel
 from odd_tokens import calling
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
-pytestmark = pytest.mark.agents
+pytestmark = [
+    pytest.mark.agents,
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),  # Google's client
+]
 
 TASK, GOES_ON, RESULT = "Add 1 and 2.", "So far nothing is known. Add 1 and 2.", "result=3"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo 3"
@@ -104,6 +109,24 @@ async def anthropic_sdk(place: Place) -> str:
     return said
 
 
+async def google_sdk(place: Place) -> str:
+    """It declares a Python function, calls it and sends what it returned, all by itself."""
+
+    async def add(a: int, b: int) -> str:
+        """Adds."""
+        return await place.add()
+
+    said = ""
+    again = types.HttpRetryOptions(attempts=3)
+    options = types.HttpOptions(base_url=place.url, retry_options=again)
+    async with genai.Client(api_key=place.key, http_options=options).aio as client:
+        for task in (TASK, GOES_ON)[: 1 + place.compacts]:
+            config = types.GenerateContentConfig(system_instruction=place.system, tools=[add])
+            chat = client.chats.create(model="policy", config=config)
+            said = (await chat.send_message(task)).text
+    return said
+
+
 async def openai_agents(place: Place) -> str:
     @function_tool(name_override="add")
     async def add_tool(a: int, b: int) -> str:
@@ -170,7 +193,7 @@ async def mini_swe(place: Place) -> str:
 
 
 REWRITES = {smolagents}  # sends its calls back as text of its own: each of its turns is a branch
-PROGRAMS = [openai_sdk, responses, anthropic_sdk, openai_agents, smolagents, mini_swe]
+PROGRAMS = [openai_sdk, responses, anthropic_sdk, google_sdk, openai_agents, smolagents, mini_swe]
 CALLS = {
     smolagents: calling("final_answer", '{"answer" :"3"}'),
     mini_swe: calling("bash", f'{{"command":"{SUBMIT}" }}'),
@@ -249,10 +272,11 @@ async def test_two_at_once(begin) -> None:
     assert len(played.episode.turns) == 4 and played.num_branches >= 2
 
 
-async def test_an_answer_lost_on_its_way_is_sampled_once(begin) -> None:
+async def test_an_answer_lost_on_its_way_is_sampled_once(begin, program) -> None:
     played, run = begin()
     proxy = CuttingProxy(int(played.url.rpartition(":")[2]))
     async with proxy as url:
         assert await run(url=url) == "3"
-    assert proxy.num_connections >= 2 and played.engine.num_finished == len(played.episode.turns) == 2
+    num_turns = 3 if program is google_sdk else 2  # what it sends again looks like the best of several
+    assert proxy.num_connections >= 2 and played.engine.num_finished == len(played.episode.turns) == num_turns
     played.prove()

@@ -1,4 +1,4 @@
-"""OpenAI's and Anthropic's own clients: with tools, streamed and not, and as agents use them when history changes."""
+"""The own clients of OpenAI, Anthropic and Google: with tools, streamed and not, and when history changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import anthropic
 import openai
 import pytest
 from cutting_proxy import CuttingProxy
+from google import genai
+from google.genai import errors, types
 from odd_tokens import calling
 
-pytestmark = pytest.mark.agents
+from agentgym.serve.endpoint import Endpoint
+
+pytestmark = [
+    pytest.mark.agents,
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),  # Google's client
+]
 
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 CHAT_TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}}]
@@ -31,6 +38,10 @@ def openai_client(played, **options) -> openai.AsyncOpenAI:
 
 def anthropic_client(played) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(base_url=played.url, api_key=played.key)
+
+
+def google_client(url: str, key: str) -> genai.client.AsyncClient:
+    return genai.Client(api_key=key, http_options=types.HttpOptions(base_url=url)).aio
 
 
 async def chat_turn(client, messages, *, stream: bool, **options):
@@ -121,6 +132,70 @@ async def test_anthropic_messages(stream, play) -> None:
     assert [counted.input_tokens, counted_again.input_tokens] == prompts
     used = last.usage
     assert used.input_tokens + used.cache_read_input_tokens == len(played.engine.requests[1].prompt_ids)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_gemini(stream, play) -> None:
+    """A call's result is an object of the caller's; a thought is shown, sent back, and not rendered again."""
+    thought = "<think>They are two.</think>"
+    played = play(f"{thought}{CALLS}", "3 and 7.")
+    declared = types.FunctionDeclaration(name="add", description="Adds.", parameters_json_schema=PARAMETERS)
+    config = types.GenerateContentConfig(
+        system_instruction="Be brief.", tools=[types.Tool(function_declarations=[declared])], top_k=40,
+        thinking_config=types.ThinkingConfig(include_thoughts=True),
+    )  # fmt: skip
+
+    async def turn(client, contents):
+        options = {"model": "policy", "contents": contents, "config": config}
+        if not stream:
+            return await client.models.generate_content(**options)
+        [whole] = [chunk async for chunk in await client.models.generate_content_stream(**options)]
+        return whole
+
+    async with google_client(played.url, played.key) as client:
+        contents = [types.Content(role="user", parts=[types.Part(text=TALK[1]["content"])])]
+        counted = await client.models.count_tokens(model="policy", contents=contents)
+        answer = await turn(client, contents)
+        first, *_ = answer.candidates[0].content.parts
+        assert (first.thought, first.text, answer.text) == (True, "They are two.", "I add.")
+        results = [
+            types.Part.from_function_response(name=call.name, response={"result": add(call.args)})
+            for call in answer.function_calls
+        ]
+        contents += [answer.candidates[0].content, types.Content(role="user", parts=results)]
+        last = await turn(client, contents)
+    assert (len(results), last.text, last.candidates[0].finish_reason) == (2, "3 and 7.", types.FinishReason.STOP)
+    played.prove()
+    assert played.num_branches == 1
+    assert played.episode.info["agent"]["not_honoured"] == {"overridden_top_k": 2}
+    for request, turned, said in zip(played.engine.requests, played.episode.turns, (answer, last), strict=True):
+        used = said.usage_metadata
+        tokens = len(request.prompt_ids), len(turned.completion_ids)
+        assert (used.prompt_token_count, used.candidates_token_count, used.total_token_count) == (*tokens, sum(tokens))
+    assert 0 < counted.total_tokens < answer.usage_metadata.prompt_token_count  # without the system text and tools
+    assert last.usage_metadata.cached_content_token_count == answer.usage_metadata.total_token_count
+
+
+async def test_google_sees_a_stream_through_that_waits_and_knows_its_failures(play) -> None:
+    played = play("One.", max_tokens=1000)
+    played.engine.gate = asyncio.Event()
+    async with Endpoint(keep_alive_s=0.01) as endpoint, google_client(endpoint.url, played.key) as client:
+        endpoint.admit(played.handler, key=played.key)
+        stream = await client.models.generate_content_stream(model="policy", contents="hi")
+        waiting = asyncio.create_task(anext(aiter(stream)))
+        played.engine.gate.set()
+        assert (await waiting).text == "One."
+        assert [model.name async for model in await client.models.list()] == ["models/policy"]
+        with pytest.raises(errors.ClientError, match="exceeds the maximum number of tokens") as refused:
+            await client.models.generate_content(model="policy", contents="long " * 1000)
+        assert (refused.value.code, refused.value.status) == (400, "INVALID_ARGUMENT")
+        config = types.GenerateContentConfig(candidate_count=2)
+        with pytest.raises(errors.ClientError, match="candidateCount"):
+            await client.models.generate_content(model="policy", contents="hi", config=config)
+        endpoint.conclude(played.key)
+        with pytest.raises(errors.ClientError) as refused:
+            await client.models.generate_content(model="policy", contents="hi")
+        assert refused.value.code == 409
 
 
 async def test_a_weight_update_between_two_turns_and_within_one(play) -> None:
