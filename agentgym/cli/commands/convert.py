@@ -16,7 +16,7 @@ needs before it builds is said on standard error, and the exit code is 1 then.
 """
 EXAMPLES = """
 agentgym convert qwen3_1_7b.yaml
-agentgym convert qwen3_1_7b.yaml --out mine.yaml
+agentgym convert qwen3_1_7b.yaml --out converted.yaml
 """
 TAKES_OVERRIDES = False
 
