@@ -12,6 +12,7 @@ import asyncio
 import os
 import pickle
 import subprocess
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -87,12 +88,18 @@ class HereProcess:
         self.process.wait()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class HereActor:
-    """A mesh of one actor: its endpoints are attributes."""
+    """A mesh of one actor: its endpoints are attributes. A pickle of it refers to the same one."""
 
     actor: LifecycleActor
     pid: int
+
+    def __post_init__(self) -> None:
+        _actors[self.pid] = self
+
+    def __reduce__(self) -> tuple[Callable[[int], HereActor], tuple[int]]:
+        return known, (self.pid,)
 
     def __getattr__(self, name: str) -> HereEndpoint:
         return HereEndpoint(self.actor, self.pid, name)
@@ -138,7 +145,12 @@ class Waited:
         return background(self.coroutine)
 
 
+_actors: weakref.WeakValueDictionary[int, HereActor] = weakref.WeakValueDictionary()
 _running: set[asyncio.Task[Any]] = set()
+
+
+def known(pid: int) -> HereActor:
+    return _actors[pid]
 
 
 def background(coroutine: Any) -> asyncio.Task[Any]:

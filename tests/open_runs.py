@@ -11,6 +11,7 @@ from agentgym.loops.async_rl import Position
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.group import InfraMonitor
+from agentgym.rollout.playing import Elsewhere, GroupOrder, Turns
 from agentgym.rollout.tasks import TaskStream
 from agentgym.run.async_run import AsyncRun
 from agentgym.run.background import Background
@@ -113,13 +114,26 @@ class Checkpoints:
         return {}
 
 
+class Idle:
+    """Rollouts of which none is being played."""
+
+    async def play(self, order: GroupOrder) -> Group:
+        raise AssertionError(order)
+
+    async def turns(self) -> Turns:
+        return {}
+
+    async def elsewhere(self) -> Elsewhere:
+        return Elsewhere()
+
+
 class Groups:
     """Those in flight; `played` is what each is."""
 
     def __init__(self, played: Group | None = None) -> None:
         self.played = played
 
-    async def play(self, *_: object) -> Group:
+    async def play(self, *_: object, **__: object) -> Group:
         assert self.played is not None
         return self.played
 
@@ -132,7 +146,14 @@ def open_run(
 ) -> AsyncRun:
     """done: gets each mark in the journal, and each checkpoint."""
     learner, generator, trainer = learner or Learner(), Generators(), Trainer(done)
-    parts: Any = {"player": None, "generator": generator, "trainer": trainer, "reference": None, "store": None}
+    parts: Any = {
+        "player": None,
+        "rollouts": Idle(),
+        "generator": generator,
+        "trainer": trainer,
+        "reference": None,
+        "store": None,
+    }
     gym: Any = Gym()
     session = Session(
         settled=settle_served(recipe),

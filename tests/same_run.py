@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentgym.runs.folder import RunFolder
 
-OF_TIMES = ("time", "train/time/", "generator/", "sandbox/")
+OF_TIMES = ("time", "train/time/", "generator/", "sandbox/", "workers/")
 
 
 def differences(one: RunFolder, other: RunFolder) -> list[str]:

@@ -24,6 +24,8 @@ class HostsConfig:
     and with fewer processes than hosts the rest stand by. Empty is any host."""
     generator: tuple[str, ...] = ()
     """Hosts that the replicas are divided among, by name; empty is any host."""
+    worker: tuple[str, ...] = ()
+    """Hosts that the rollout workers (`rollout.workers`) are divided among, by name; empty is any host."""
     start_timeout_s: float = 120.0
     """Seconds within which every host must answer when the run starts."""
     lost_after_s: float = 30.0
@@ -97,7 +99,7 @@ class Hosts:
         self.config = config
         self._back = asyncio.Event()
         known = [host.name for host in self.all]
-        for role, names in (("trainer", config.trainer), ("generator", config.generator)):
+        for role, names in (("trainer", config.trainer), ("generator", config.generator), ("worker", config.worker)):
             for name in names:
                 if name not in known:
                     raise UserError(f"hosts.{role} has {name!r}; the launcher has no such host.{nearest(name, known)}")
@@ -109,7 +111,9 @@ class Hosts:
 
     def of(self, wanted: Wanted) -> list[Host]:
         """The hosts that processes may use; see `ActorOptions.hosts`. Raises UserError for those that do not exist."""
-        roles = {"trainer": self.config.trainer, "reference": self.config.trainer, "generator": self.config.generator}
+        config = self.config
+        roles = {"trainer": config.trainer, "reference": config.trainer, "generator": config.generator}
+        roles["worker"] = config.worker
         if isinstance(wanted, int) and wanted > len(self.all):
             raise UserError(f"hosts is {wanted}, and the launcher has {len(self.all)}: {self._names()}; give fewer")
         if not wanted or isinstance(wanted, int):

@@ -32,8 +32,8 @@ class ActorOptions:
     """Processes of one replica."""
     hosts: int | str | Sequence[str] | None = None
     """Where the processes of one replica are: on so many hosts, an equal number on each; on those of these names; or
-    the part of the run by which a recipe's `hosts` places them, which is trainer, reference or generator. None: on any
-    one."""
+    the part of the run by which a recipe's `hosts` places them, which is trainer, reference, generator or worker.
+    None: on any one."""
     with_gpus: bool = False
     """Let the processes see GPUs; False hides every one."""
     gpus: tuple[int, ...] = ()

@@ -182,6 +182,11 @@ class ProcessGroup(Generic[A]):
         return [part.host for part in self._parts]
 
     @property
+    def actor(self) -> Any:
+        """Monarch's reference to a group of one process, for other processes to call."""
+        return self._ranks[0]
+
+    @property
     def pids(self) -> list[int]:
         """The ids of its processes in this process's namespace: elsewhere the same number may be another process."""
         return [process.pid for process in self.processes if process.is_here]

@@ -11,16 +11,15 @@ import logging
 import os
 import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
+from agentgym.actors.caller import Caller
 from agentgym.actors.hosts import Host, Hosts, HostsConfig
 from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
-from agentgym.actors.replies import Answer, Call, NotSent, Outbox, Replies
 from agentgym.actors.sockets import check_socket_folder
 from agentgym.errors import InfraError, UserError
 from agentgym.plugin_errors import blamed
@@ -55,7 +54,7 @@ from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand
 from monarch._src.actor.endpoint import EndpointProperty as EndpointProperty  # noqa: E402
 from monarch.actor import Actor as Actor  # noqa: E402
 from monarch.actor import ActorError as ActorError  # noqa: E402
-from monarch.actor import Channel, MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
+from monarch.actor import MeshFailure, Point, default_bootstrap_cmd, shutdown_context  # noqa: E402
 from monarch.actor import ProcMesh as ProcMesh  # noqa: E402
 from monarch.actor import concurrent_endpoint as concurrent_endpoint  # noqa: E402
 
@@ -117,7 +116,7 @@ def _start_client() -> None:
     atexit.register(_shutdown_at_exit)  # after Monarch registered its own: the last one runs first
 
 
-class Runtime:
+class Runtime(Caller):
     """The processes of one run. Use it as `async with Runtime() as runtime`; leaving it stops them all.
 
     log_dir: where each process appends what it prints; None leaves it on this process's terminal.
@@ -135,13 +134,12 @@ class Runtime:
         hosts_config: HostsConfig | None = None,
         patience_s: float = 600.0,
     ) -> None:
+        super().__init__()
         self._log_dir = log_dir
         self._launcher = launcher or LocalLauncher()
         self._hosts_config = hosts_config or HostsConfig()
         self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
-        self._name = uuid.uuid4().hex
-        self._outboxes: dict[int, Outbox[Call]] = {}  # by id() of the actor
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -151,8 +149,8 @@ class Runtime:
         monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-        port, receiver = Channel.open()
-        self._port, self._replies = port, await self._stack.enter_async_context(Replies(receiver))
+        await super().__aenter__()
+        self._stack.push_async_exit(super().__aexit__)
         with blamed("launchers", self._launcher):
             launched = await self._stack.enter_async_context(self._launcher.hosts(self._log_dir))
         self.hosts = Hosts(launched, self._hosts_config)
@@ -215,34 +213,6 @@ class Runtime:
         hosts.processes += procs
         self._meshes[id(mesh)] = mesh
         return mesh
-
-    def ask(self, actor: Any, name: str, args: bytes) -> asyncio.Future[Answer]:
-        """Call an endpoint of a mesh of one LifecycleActor, from point to point. args: a pickled tuple.
-
-        The answer raises NotSent for a mesh that Monarch has seen die.
-        """
-        number, answer = self._replies.expect()
-        outbox = self._outboxes.get(id(actor))
-        if outbox is None:
-            self._outboxes[id(actor)] = outbox = Outbox(partial(self._send, actor))  # which keeps the actor, and its id
-        outbox.put((number, name, args))
-        return answer
-
-    def flush(self) -> None:
-        """Send the calls that wait for the event loop's next turn, before a message that must come later."""
-        for outbox in self._outboxes.values():
-            outbox.flush()
-
-    def forget(self, actors: Sequence[Any]) -> None:
-        """Nothing more is asked of them."""
-        for actor in actors:
-            self._outboxes.pop(id(actor), None)
-
-    def _send(self, actor: Any, calls: list[Call]) -> None:
-        try:
-            monarch.actor.send(actor.agentgym_answer, (self._name, calls), {}, self._port, "choose")
-        except Exception as error:  # Monarch refuses to send to a mesh that it has seen die
-            self._replies.fail(calls, NotSent(str(error)))
 
     async def stop(self, mesh: ProcMesh, *, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Stop the processes of a mesh, dead ones included. A failure is logged, not raised."""

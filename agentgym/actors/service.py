@@ -91,7 +91,7 @@ class Service(Generic[A]):
             self._supervise(replica)
         try:
             while not all(replica.up for replica in self.replicas[: self._num_replicas]):
-                await self._next_change()
+                await self.next_change()
         except BaseException:
             await self.close()
             raise
@@ -106,6 +106,11 @@ class Service(Generic[A]):
     def failed(self) -> bool:
         """Whether the service failed or was closed: every call raises the reason."""
         return self._failure is not None
+
+    @property
+    def failure(self) -> str:
+        """The reason; empty while it works."""
+        return "" if self._failure is None else str(self._failure) or type(self._failure).__name__
 
     @property
     def demand(self) -> int:
@@ -287,7 +292,8 @@ class Service(Generic[A]):
         if self._failure is not None:
             raise self._failure
 
-    async def _next_change(self) -> None:
+    async def next_change(self) -> None:
+        """Returns once a replica may have come up or gone down. Raises the reason when the service has failed."""
         self._check_alive()
         await self._changed.wait()
         self._check_alive()
@@ -323,7 +329,7 @@ class Service(Generic[A]):
 
     async def _leave(self, replica: Replica[A]) -> None:
         while replica.leaving and replica.load:
-            await self._next_change()
+            await self.next_change()
         supervisor = self._supervisors.get(replica)
         if replica.leaving and supervisor is not None and not supervisor.cancelling():
             supervisor.cancel()

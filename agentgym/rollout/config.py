@@ -12,6 +12,9 @@ BranchWeights: TypeAlias = Literal["tokens", "equal", "last"]
 class RolloutConfig:
     """The limits of an episode, and how its tokens are sampled."""
 
+    workers: int = 0
+    """Processes that play the episodes of training, on any of the hosts; 0 plays them in the controller. Each opens the
+    environment, its rewards, the agent and a sandbox of its own. Evaluations are played in the controller."""
     max_turns: int | None = None
     """The agent's turns at most; null leaves it to the environment."""
     max_turn_tokens: int = 256
@@ -52,6 +55,8 @@ class RolloutConfig:
     """The share of the last 200 episodes that infrastructure may break; more ends the run."""
 
     def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"rollout.workers is {self.workers}; give 0 for none, or how many")
         if self.max_turn_tokens < 1 or self.max_episode_tokens < self.max_turn_tokens:
             raise ValueError(
                 f"rollout.max_turn_tokens {self.max_turn_tokens} must be at least 1 and at most "

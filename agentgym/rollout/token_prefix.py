@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 
@@ -45,6 +45,17 @@ class TokenPrefix(Sequence[int]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+    @classmethod
+    def first(cls, ids: array[int], length: int) -> TokenPrefix:
+        """The first `length` ids."""
+        prefix = cls(ids)
+        prefix._length = length
+        return prefix
+
+    def shared(self) -> tuple[Callable[[array[int], int], TokenPrefix], tuple[array[int], int]]:
+        """How a pickle writes it whose other prefixes share the array."""
+        return TokenPrefix.first, (self._ids, self._length)
 
     def __reduce__(self) -> tuple[type[tuple[int, ...]], tuple[tuple[int, ...]]]:
         return tuple, (tuple(self),)

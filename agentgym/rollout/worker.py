@@ -83,10 +83,15 @@ def scores(given: Mapping[str, Any]) -> Handler:
     return handle
 
 
+def load_pickled(pickled: bytes, files: Mapping[str, str]) -> object:
+    """What was pickled in another process of this library. files: see `import_path.loaded_files`, of that process."""
+    return _Unpickler(pickled, files).load()
+
+
 class _Unpickler(pickle.Unpickler):
     """Runs the file of a module that has no name to import it by."""
 
-    def __init__(self, pickled: bytes, files: dict[str, str]) -> None:
+    def __init__(self, pickled: bytes, files: Mapping[str, str]) -> None:
         super().__init__(io.BytesIO(pickled))
         self._files = files
 

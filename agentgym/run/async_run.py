@@ -17,7 +17,8 @@ from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.ending import nothing_left
 from agentgym.rl.trained import by_turn
-from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.group import InfraMonitor
+from agentgym.rollout.playing import Elsewhere
 from agentgym.rollout.tasks import TaskStream, open_stream
 from agentgym.run.changes import Changes, recipe_at
 from agentgym.run.checkpoints import Checkpoints
@@ -79,7 +80,7 @@ class AsyncRun:
                 f"{folder.path} has checkpoints of another loop, saved by services.save: go on with that loop, or "
                 "start a new run"
             )
-        in_flight = InFlight(folder=folder, pinned=loop.deterministic)
+        in_flight = InFlight(folder=folder, rollouts=engines.rollouts, pinned=loop.deterministic)
         checkpoints = Checkpoints(
             folder=folder,
             state=state,
@@ -155,12 +156,14 @@ class AsyncRun:
     async def start_steps(self) -> None:
         self.control.begin(self.done)
         self.session.reporter.phase(f"training {self.config.steps - self.done} steps")
-        self.meter.start(await self.generator.metrics(), self.session.gym.sandbox_metrics())
+        self.meter.start(*await self._figures())
 
     async def play(self, task: Task, group_id: int, version: int) -> Group:
         loop, engines = self.config, self.session.engines
-        play = partial(play_group, task=task, group_id=group_id, size=loop.group_size, run_seed=loop.seed)
-        group = await self.in_flight.play(engines.player, task, group_id, version, loop.group_size, play)
+        newest = self.generator.version
+        group = await self.in_flight.play(
+            task, group_id, version=version, newest=newest, size=loop.group_size, run_seed=loop.seed
+        )
         for episode in group.episodes:
             self.monitor.add(episode)
         assign_advantages(group, self.session.settled.recipe.advantage)
@@ -174,8 +177,13 @@ class AsyncRun:
         engines.learner.skipped(record.skipped)
         await self.in_flight.forget(position, engines.store)
         await self.checkpoints.settle()
-        metrics = self.meter.read(record, await self.generator.metrics(), self.session.gym.sandbox_metrics())
+        metrics = self.meter.read(record, *await self._figures())
         return metrics | self.tasks.metrics() | engines.trainer.metrics() | self.checkpoints.metrics()
+
+    async def _figures(self) -> tuple[dict[str, float], dict[str, float], Elsewhere]:
+        """The generators', the sandbox's, and those of rollout workers."""
+        elsewhere = await self.session.engines.rollouts.elsewhere()
+        return await self.generator.metrics(), self.session.gym.sandbox_metrics(), elsewhere
 
     async def check_sync(self, step: int) -> dict[str, float]:
         trainer, rollout = self.session.engines.trainer, self.session.settled.recipe.rollout

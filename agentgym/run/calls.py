@@ -24,9 +24,11 @@ from agentgym.loops.rows import Row
 from agentgym.rl.advantages import Advantage, assign_advantages
 from agentgym.rl.config import LoopConfig
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import EpisodePlayer, turn_sampling
-from agentgym.rollout.group import InfraMonitor, play_group
+from agentgym.rollout.episode import turn_sampling
+from agentgym.rollout.group import InfraMonitor
+from agentgym.rollout.playing import GroupOrder
 from agentgym.rollout.tasks import TaskStream
+from agentgym.run.engines import Engines
 from agentgym.run.gym import Gym
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Json, SamplingParams, Stop, Task
@@ -149,17 +151,17 @@ class EnvironmentCalls:
     """Plays the environment's tasks with the generators, and scores what was played."""
 
     def __init__(
-        self, gym: Gym, player: EpisodePlayer, loop: LoopConfig, advantage: Advantage, dataset: DatasetCalls
+        self, gym: Gym, engines: Engines, loop: LoopConfig, advantage: Advantage, dataset: DatasetCalls
     ) -> None:
-        self._player, self._loop, self._advantage, self._dataset = player, loop, advantage, dataset
-        self._monitor = InfraMonitor(player.config.max_infra_error_share)
+        self._engines, self._loop, self._advantage, self._dataset = engines, loop, advantage, dataset
+        self._monitor = InfraMonitor(engines.player.config.max_infra_error_share)
         self.environment = gym.environment
         self.play_episode = Call(self._play_episode)
         self.play_group = Call(self._play_group)
 
     async def _play_episode(self, task: Task, *, seed: int = 0, episode_id: str = "episode") -> Episode:
         """Raises nothing for what breaks: the episode's outcome and error say it."""
-        episode = await self._player.play(task, episode_id=episode_id, seed=seed)
+        episode = await self._engines.player.play(task, episode_id=episode_id, seed=seed)
         self._monitor.add(episode)
         return episode
 
@@ -169,8 +171,14 @@ class EnvironmentCalls:
         Raises InfraError when too large a share of the last episodes was lost to broken infrastructure.
         """
         loop, number = self._loop, self._dataset.begin(task)
-        group = await play_group(
-            self._player, task, group_id=group_id, size=size or loop.group_size, run_seed=loop.seed
+        group = await self._engines.rollouts.play(
+            GroupOrder(
+                task=task,
+                group_id=group_id,
+                version=self._engines.generator.version,
+                size=size or loop.group_size,
+                run_seed=loop.seed,
+            )
         )
         for episode in group.episodes:
             self._monitor.add(episode)

@@ -16,8 +16,11 @@ from agentgym.rl.advantages import Advantage
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.garbage import swept
+from agentgym.rollout.playing import GroupPlayer, Rollouts
 from agentgym.run.gym import Gym
 from agentgym.run.resume import JOURNAL, StartPoint
+from agentgym.run.rollout_worker import WorkerSetup
+from agentgym.run.rollout_workers import RolloutWorkers
 from agentgym.run.settle import Settled
 from agentgym.run.watchdog import watched
 from agentgym.runs.folder import RunFolder
@@ -37,6 +40,7 @@ class Engines:
     """All started, and at the same version of the weights. reference: None for a loss and an advantage without one."""
 
     player: EpisodePlayer
+    rollouts: Rollouts
     generator: GeneratorService
     trainer: TrainerKeeper
     reference: ReferenceModel | BaseOfTrainer | None
@@ -101,8 +105,18 @@ async def _start(
         await generator.start()
     if in_turns:
         await generator.sleep()
+    workers: RolloutWorkers | None = None
+    if recipe.rollout.workers:
+        workers = RolloutWorkers(
+            WorkerSetup.of(settled),
+            rollout=recipe.rollout,
+            generators=recipe.generator,
+            generator=generator,
+            runtime=runtime,
+            activity=gym.activity,
+        )
     async with asyncio.TaskGroup() as starting:
-        for service in (None if first else generator, trainer, reference, credit.teacher):
+        for service in (None if first else generator, trainer, reference, credit.teacher, workers):
             if service is not None and not isinstance(service, BaseOfTrainer):
                 stack.push_async_callback(service.close)
                 starting.create_task(service.start())
@@ -119,8 +133,12 @@ async def _start(
         branch_weights=recipe.rollout.branch_weights,
         sleeper=generator if in_turns else None,
     )
+    player = gym.player(generator)
+    if workers is not None:
+        workers.connect()
     return Engines(
-        player=gym.player(generator),
+        player=player,
+        rollouts=workers or GroupPlayer(player=player),
         generator=generator,
         trainer=trainer,
         reference=reference,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agentgym.loops.async_rl import Position
-from agentgym.rollout.episode import EpisodePlayer
-from agentgym.rollout.generator import GroupGenerator
+from agentgym.rollout.playing import GroupOrder, Rollouts
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import Begun, InFlightGroups, load_in_flight, save_in_flight, weight_files
 from agentgym.trainer.actor import TitanTrainer
@@ -18,12 +16,15 @@ from agentgym.weights.store import WeightStore
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """pinned: the weights that a group began with sample all of it, whatever is published meanwhile."""
+    """rollouts: plays the groups. pinned: the weights that a group began with sample all of it, whatever is published
+    meanwhile.
+    """
 
     folder: RunFolder
+    rollouts: Rollouts
     pinned: bool
     _ended: dict[int, Group] = field(default_factory=dict)
-    _playing: dict[int, GroupGenerator] = field(default_factory=dict)
+    _playing: dict[int, GroupOrder] = field(default_factory=dict)
     _restored: InFlightGroups = field(default_factory=InFlightGroups)  # what the loop has not come to yet
 
     async def restore(self, position: Position, begin: int, trainer: TrainerClient) -> int:
@@ -39,43 +40,40 @@ class InFlight:
             await trainer.call(TitanTrainer.restore_versions, str(older), versions)
         return len(self._restored.ended)
 
-    async def play(
-        self,
-        player: EpisodePlayer,
-        task: Task,
-        group_id: int,
-        version: int,
-        size: int,
-        play: Callable[[EpisodePlayer], Coroutine[None, None, Group]],
-    ) -> Group:
-        """A group: as it was kept, or played by `play`, from the turns on that were kept.
+    async def play(self, task: Task, group_id: int, *, version: int, newest: int, size: int, run_seed: int) -> Group:
+        """A group: as it was kept, or played, from the turns on that were kept.
 
-        version: of the weights when the loop gave it its slot. size: of a group.
+        version: of the weights when the loop gave it its slot. newest: of the weights now. size: of a group.
         """
         kept = self._restored.ended.pop(group_id, None)
         if kept is not None and kept.task == task and len(kept.episodes) == size:
             self._ended[group_id] = kept
             return kept
-        begun = self._restored.begun.pop(group_id, Begun(version=player.generator.version, turns=()))
-        view = GroupGenerator(
-            player.generator, version=version if self.pinned else begun.version, pinned=self.pinned, kept=begun.turns
+        begun = self._restored.begun.pop(group_id, Begun(version=newest, turns=()))
+        order = GroupOrder(
+            task=task,
+            group_id=group_id,
+            version=version if self.pinned else begun.version,
+            size=size,
+            run_seed=run_seed,
+            pinned=self.pinned,
+            kept=begun.turns,
         )
-        self._playing[group_id] = view
+        self._playing[group_id] = order
         try:
-            group = self._ended[group_id] = await play(replace(player, generator=view))
+            group = self._ended[group_id] = await self.rollouts.play(order)
         finally:
             del self._playing[group_id]
         return group
 
     async def save(self, position: Position, trainer: TrainerClient) -> None:
         """What a loop that continues at this position goes on with; before the position is written."""
-        kept = InFlightGroups(
-            ended={**self._restored.ended, **self._ended},
-            begun={
-                **self._restored.begun,
-                **{number: Begun(version=v.version, turns=tuple(v.kept)) for number, v in self._playing.items()},
-            },
-        )
+        turns = await self.rollouts.turns()
+        begun = {
+            number: Begun(version=order.version, turns=tuple(turns.get(number, order.kept)))
+            for number, order in self._playing.items()
+        }
+        kept = InFlightGroups(ended={**self._restored.ended, **self._ended}, begun={**self._restored.begun, **begun})
         for groups in (kept.ended, kept.begun):
             for number in [number for number in groups if number < position.next_group]:
                 del groups[number]

@@ -10,10 +10,11 @@ from agentgym.evals.statistics import unrecorded
 from agentgym.loops.async_rl import StepRecord
 from agentgym.rl.ending import unanimous
 from agentgym.rollout.activity import Activity, since
+from agentgym.rollout.playing import Elsewhere
 from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity, in every run
-RARE = ("teacher", "critic", "save")  # where there is one
+RARE = ("teacher", "critic", "save", "rollout")  # where there is one
 
 
 @dataclass(slots=True)
@@ -50,21 +51,25 @@ class StepMeter:
     tokens_before: float = 0.0  # that the generators had sampled when the step began
     sandbox_before: Mapping[str, float] = field(default_factory=dict)  # its metrics then
 
-    def start(self, generator: Mapping[str, float], sandbox: Mapping[str, float]) -> None:
+    def start(self, generator: Mapping[str, float], sandbox: Mapping[str, float], elsewhere: Elsewhere) -> None:
         """The first step begins: what was before is not counted."""
         self.clock.read()
+        sandbox = together(sandbox, elsewhere.sandbox)
         self.tokens_before = generator.get("generator/tokens_total", 0.0)
         self.sandbox_before = dict(sandbox)
 
     def read(
-        self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float]
+        self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float], elsewhere: Elsewhere
     ) -> dict[str, float]:
-        """Times are those of StepClock.
+        """Times are those of StepClock; of sampling and the sandbox those of the busiest rollout worker, if higher.
 
         sandbox/<what>_total counts since the sandbox started, sandbox/<what> since the last step's reading;
         its percentiles are of the latest calls, the other metrics are current values.
         """
         times = self.clock.read()
+        for kind in elsewhere.times_s.keys() & {*KINDS}:
+            times[f"time/{kind}_s"] = max(times[f"time/{kind}_s"], elsewhere.times_s[kind])
+        generator, sandbox = generator_with(generator, elsewhere.generator), together(sandbox, elsewhere.sandbox)
         tokens = generator.get("generator/tokens_total", 0.0)
         metrics = {
             **rollout_metrics([e for g in [*record.groups, *record.skipped] for e in g.episodes]),
@@ -74,11 +79,33 @@ class StepMeter:
             "generator/tokens_per_s": (tokens - self.tokens_before) / times["time/step_s"],
             **sandbox,
             **counts_since(sandbox, self.sandbox_before),
+            **elsewhere.workers,
             **times,
         }
         self.tokens_before = tokens
         self.sandbox_before = dict(sandbox)
         return metrics
+
+
+def together(here: Mapping[str, float], elsewhere: Mapping[str, float]) -> dict[str, float]:
+    """Figures of two processes as one: sums of what is counted or in flight, the larger of all others."""
+    counted = {key for key in elsewhere if key.endswith(("_total", "/in_flight"))}
+    return {
+        key: here.get(key, 0.0) + value if key in counted else max(here.get(key, value), value)
+        for key, value in {**here, **elsewhere}.items()
+    }
+
+
+def generator_with(here: Mapping[str, float], elsewhere: Mapping[str, float]) -> dict[str, float]:
+    """The generators' metrics with those of requests from rollout workers, which have no `generator/`."""
+    if not elsewhere:
+        return dict(here)
+    requests = {f"generator/{key}": value for key, value in elsewhere.items() if key != "demand"}
+    found, slots = together(here, requests), here.get("generator/slots", 0.0)
+    if slots:
+        idle = here.get("generator/idle_share", 0.0) - elsewhere.get("demand", 0.0) / slots
+        found["generator/idle_share"] = max(0.0, idle)
+    return found
 
 
 def loop_metrics(groups: Sequence[Group], skipped: Sequence[Group], staleness: Sequence[int]) -> dict[str, float]:

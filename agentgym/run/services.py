@@ -162,7 +162,7 @@ class Services:
         return cls(
             session=session,
             dataset=dataset,
-            environment=EnvironmentCalls(gym, engines.player, recipe.loop, recipe.advantage, dataset),
+            environment=EnvironmentCalls(gym, engines, recipe.loop, recipe.advantage, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
             generator=GeneratorCalls(engines.generator, gym.renderer, recipe.generator, recipe.rollout),
             trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints, session.sinks),

@@ -57,7 +57,7 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
     if recipe.sft is None:  # else generators play before and after it, and are settled for each evaluation
         check_sampling(recipe)
         engine = settle_engine(recipe.generator, str(model_path), note)
-        settled = settle_deterministic(replace(recipe, generator=engine))
+        settled = settle_workers(settle_deterministic(replace(recipe, generator=engine)))
     return Settled(
         recipe=settle_placement(settled, architecture, note),
         registry=registry or _registry_of(recipe),
@@ -112,6 +112,29 @@ def settle_deterministic(recipe: Recipe) -> Recipe:
         trainer=replace(recipe.trainer, device="cpu"),
         weights=replace(recipe.weights, keep=max(recipe.weights.keep, loop.num_slots + 2)),  # a group waits no longer
     )
+
+
+def settle_workers(recipe: Recipe) -> Recipe:
+    """Shares what may wait at a replica among the processes that call it: the rollout workers and the controller.
+
+    Raises UserError for what rollout workers can't do.
+    """
+    generator, workers = recipe.generator, recipe.rollout.workers
+    if not workers:
+        return recipe
+    if generator.fewest_replicas < generator.most_replicas:
+        raise UserError(
+            f"rollout.workers is {workers}, and the generators grow from {generator.fewest_replicas} to "
+            f"{generator.most_replicas} replicas by the requests that the controller sees, which are not those of the "
+            "workers; set generator.replicas alone, or rollout.workers=0"
+        )
+    each = generator.max_waiting // (workers + 1)
+    if not each:
+        raise UserError(
+            f"generator.max_waiting is {generator.max_waiting}, which {workers} rollout workers and the controller "
+            f"share; give at least {workers + 1}"
+        )
+    return replace(recipe, generator=replace(generator, max_waiting=each))
 
 
 def with_fewest_trainers(recipe: Recipe, model: Architecture, machine: Machine | None) -> Recipe:

@@ -31,6 +31,7 @@ MAX_CALLS = 10**5
 WAITS = {  # kind of activity -> who waits, for whom
     "start": ("the run", "generator and trainer"),
     "generate": ("episodes", "generator"),
+    "rollout": ("the loop", "rollout workers"),
     "sandbox": ("episodes", "sandbox"),
     "reference": ("the loop", "reference"),
     "train": ("the loop", "trainer"),

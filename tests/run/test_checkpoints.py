@@ -21,6 +21,7 @@ from agentgym.run.resume import RunState, read_position
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer import saving
 from agentgym.trainer.checkpoint import check
+from tests.open_runs import Idle
 from tests.trainer.gated_writer import Gate
 from tests.trainer.test_keeper import InThisProcess, Plan
 
@@ -41,7 +42,7 @@ class Run:
             state=self.state,
             trainer=self.trainer,
             reference=None,
-            in_flight=InFlight(folder=self.folder, pinned=False),
+            in_flight=InFlight(folder=self.folder, rollouts=Idle(), pinned=False),
             activity=Activity(),
             keep=1,
             note=self.notes.append,

@@ -10,6 +10,7 @@ import pytest
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.loops.async_rl import Position
+from agentgym.rollout.playing import GroupPlayer
 from agentgym.run.in_flight import InFlight
 from agentgym.run.layers import finish_recipe
 from agentgym.run.settle import settle_deterministic
@@ -50,6 +51,28 @@ class Player:
     generator: object
 
 
+@dataclass(kw_only=True)
+class Playing(GroupPlayer):
+    """Plays groups of two episodes; `until` is waited for after the first turn."""
+
+    until: asyncio.Event | None = None
+
+    async def _play(self, player, order):
+        group = Group(group_id=order.group_id, task=TASK, start_version=player.generator.version)
+        for index in range(SIZE):
+            name = f"{order.group_id}-{index}"
+            episode = Episode(episode_id=name, task=TASK, seed=0, outcome=Outcome.SCORED, reward=1.0)
+            for number in range(2):
+                sampling = SamplingParams(max_tokens=2, seed=100 * order.group_id + 10 * index + number)
+                request = GenerateRequest(prompt_ids=(1, index, number), sampling=sampling)
+                episode.turns.append(Turn.of(request.prompt_ids, await player.generator.generate(request)))
+                if self.until is not None and index == 1:
+                    await self.until.wait()
+            group.episodes.append(episode)
+        group.advantages = [0.5, -0.5]
+        return group
+
+
 class Trainer:
     """Records what it is asked for."""
 
@@ -60,25 +83,13 @@ class Trainer:
         self.calls.append(args)
 
 
-async def two_turns(player, group_id, *, until=None, turns=2):
-    """A group of two episodes; `until` is waited for after the first turn."""
-    group = Group(group_id=group_id, task=TASK, start_version=player.generator.version)
-    for index in range(SIZE):
-        episode = Episode(episode_id=f"{group_id}-{index}", task=TASK, seed=0, outcome=Outcome.SCORED, reward=1.0)
-        for number in range(turns):
-            sampling = SamplingParams(max_tokens=2, seed=100 * group_id + 10 * index + number)
-            request = GenerateRequest(prompt_ids=(1, index, number), sampling=sampling)
-            episode.turns.append(Turn.of(request.prompt_ids, await player.generator.generate(request)))
-            if until is not None and index == 1:
-                await until.wait()
-        group.episodes.append(episode)
-    group.advantages = [0.5, -0.5]
-    return group
+def in_flight_of(run, sampler, *, pinned=False, until=None):
+    return InFlight(folder=run, pinned=pinned, rollouts=Playing(player=Player(sampler), until=until))
 
 
-async def begin(in_flight, sampler, group_id, **kwargs):
-    player = Player(sampler)
-    return await in_flight.play(player, TASK, group_id, 2, SIZE, lambda own: two_turns(own, group_id, **kwargs))
+async def begin(in_flight, group_id, *, task=TASK, size=SIZE):
+    newest = in_flight.rollouts.player.generator.version
+    return await in_flight.play(task, group_id, version=2, newest=newest, size=size, run_seed=0)
 
 
 @pytest.fixture
@@ -89,40 +100,43 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("pinned", [False, True])
 async def test_a_resumed_run_uses_what_had_ended_and_finishes_what_had_not(run, pinned):
-    before, position = InFlight(folder=run, pinned=pinned), Position(step=3, next_group=7, versions=(2, 3) * pinned)
-    never = asyncio.Event()
-    trained, ended = [await begin(before, Sampler(2), number) for number in (6, 7)]
+    before, position = (
+        in_flight_of(run, Sampler(2), pinned=pinned),
+        Position(step=3, next_group=7, versions=(2, 3) * pinned),
+    )
+    trained, ended = [await begin(before, number) for number in (6, 7)]
     ended.always_trained = True
     assert trained.group_id == 6
-    playing = asyncio.create_task(begin(before, Sampler(2), 8, until=never))
+    before.rollouts.until = asyncio.Event()
+    playing = asyncio.create_task(begin(before, 8))
     await asyncio.sleep(0.01)
     trainer = Trainer()
     await before.save(position, trainer)
     playing.cancel()
     assert trainer.calls == [(str(weight_files(run, 3)), [2])] * pinned
 
-    after, now = InFlight(folder=run, pinned=pinned), Sampler(3)
+    after = in_flight_of(run, now := Sampler(3), pinned=pinned)
     assert await after.restore(position, 7, trainer) == 1
     await after.save(position, trainer)  # before anything went on: nothing is lost
     assert await after.restore(position, 7, trainer) == 1
-    again = await begin(after, now, 7)
+    again = await begin(after, 7)
     assert (again.episodes, again.advantages, again.start_version) == (ended.episodes, ended.advantages, 2)
     assert now.requests == 0 and again.always_trained
-    finished = await begin(after, now, 8)
+    finished = await begin(after, 8)
     assert now.requests == 1, "three of its four turns were sampled before"
     assert [turn.versions[0].version for episode in finished.episodes for turn in episode.turns] == [2, 2, 2, 3]
     assert finished.start_version == 2
-    assert (await begin(after, now, 9)).start_version == (2 if pinned else 3)
+    assert (await begin(after, 9)).start_version == (2 if pinned else 3)
 
 
 async def test_a_group_that_was_kept_is_played_again_where_the_recipe_has_changed(run):
-    before, position, trainer = InFlight(folder=run, pinned=False), Position(step=3, next_group=7), Trainer()
-    await begin(before, Sampler(2), 7)
+    before, position, trainer = in_flight_of(run, Sampler(2)), Position(step=3, next_group=7), Trainer()
+    await begin(before, 7)
     await before.save(position, trainer)
     for task, size in ((replace(TASK, answer=("a", 2)), SIZE), (TASK, SIZE + 1)):
-        after, now = InFlight(folder=run, pinned=False), Sampler(3)
+        after = in_flight_of(run, now := Sampler(3))
         await after.restore(position, 7, trainer)
-        await after.play(Player(now), task, 7, 3, size, lambda own: two_turns(own, 7))
+        await begin(after, 7, task=task, size=size)
         assert now.requests == 4
 
 
@@ -136,7 +150,7 @@ async def test_weights_stay_for_as_long_as_a_group_needs_them(run):
         async def delete(self, version):
             self.held.remove(version)
 
-    in_flight = InFlight(folder=run, pinned=True)
+    in_flight = in_flight_of(run, Sampler(4), pinned=True)
     await in_flight.forget(Position(step=4, next_group=9, versions=(3, 4)), Store())
     assert Store.held == [3, 4]
 

@@ -157,7 +157,7 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
         gym=None,  # type: ignore[arg-type]
         sinks=Sinks(),
         background=Background(),
-        engines=Engines(**engines, player=None, reference=None, store=None),  # type: ignore[arg-type]
+        engines=Engines(**engines, player=None, rollouts=None, reference=None, store=None),  # type: ignore[arg-type]
     )
     made: dict[str, Any] = {
         "session": session,

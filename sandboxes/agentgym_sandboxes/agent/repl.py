@@ -95,11 +95,6 @@ class Repl:
                 pass
 
 
-def main(argv: list[str]) -> NoReturn:
-    """In the image's own Python. argv: the socket's descriptor."""
-    serve_repl(int(argv[0]))
-
-
 def serve_repl(control_fd: int) -> NoReturn:
     """Run what is ordered until the socket ends."""
     control = socket.socket(fileno=control_fd)
@@ -113,8 +108,7 @@ def serve_repl(control_fd: int) -> NoReturn:
         order, fds = receive(control)
         if order is None:
             os._exit(0)
-        if order["limits"]:
-            _limit(cast("dict[str, int]", order["limits"]))
+        _limit(cast("dict[str, int]", order["limits"]))
         with open(fds.pop(0), "rb") as file:
             code = file.read().decode("utf-8", "surrogatepass")
         for target, fd in enumerate(fds):

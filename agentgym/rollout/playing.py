@@ -1,0 +1,105 @@
+"""Groups as they are ordered and played: in the controller, or by a rollout worker in another process."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agentgym.rollout.episode import EpisodePlayer
+from agentgym.rollout.generator import GroupGenerator
+from agentgym.rollout.group import play_group
+from agentgym.rollout.token_prefix import TokenPrefix
+from agentgym.runs.in_flight import KeptTurn
+from agentgym.types import Group, Task
+
+Turns = Mapping[int, Sequence[KeptTurn]]
+"""Sampled turns by group id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOrder:
+    """A group to play: all that its episodes depend on, besides the recipe and the weights.
+
+    version: of the weights when it began. pinned: they sample all of it. kept: turns that were sampled already, which
+    the same requests get again.
+    """
+
+    task: Task
+    group_id: int
+    version: int
+    size: int
+    run_seed: int
+    pinned: bool = False
+    kept: tuple[KeptTurn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Figures of what other processes play, by name; empty where the groups are played in this one.
+
+    times_s: of activity, by kind, since they were read last: of the process with the most. sandbox: as of a sandbox.
+    generator: of the requests to the generators, with their `demand`. workers: of the processes.
+    """
+
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    sandbox: Mapping[str, float] = field(default_factory=dict)
+    generator: Mapping[str, float] = field(default_factory=dict)
+    workers: Mapping[str, float] = field(default_factory=dict)
+
+
+class Rollouts(Protocol):
+    """Plays the groups of a run; `GroupPlayer` does it in this process."""
+
+    async def play(self, order: GroupOrder) -> Group:
+        """The finished group, scored. What breaks in an episode is on the episode."""
+
+    async def turns(self) -> Turns:
+        """What was sampled so far of the groups that are being played."""
+
+    async def elsewhere(self) -> Elsewhere:
+        """Figures of other processes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupPlayer:
+    """Plays groups here, with the player's generator, environment and rewards."""
+
+    player: EpisodePlayer
+    _playing: dict[int, GroupGenerator] = field(default_factory=dict)
+
+    async def play(self, order: GroupOrder) -> Group:
+        """See `Rollouts`."""
+        view = GroupGenerator(self.player.generator, version=order.version, pinned=order.pinned, kept=order.kept)
+        self._playing[order.group_id] = view
+        try:
+            return await self._play(replace(self.player, generator=view), order)
+        finally:
+            self._playing.pop(order.group_id, None)  # a loop of one's own may play a number twice
+
+    async def turns(self) -> Turns:
+        """See `Rollouts`."""
+        return {group_id: tuple(view.kept) for group_id, view in self._playing.items()}
+
+    async def elsewhere(self) -> Elsewhere:
+        """See `Rollouts`."""
+        return Elsewhere()
+
+    async def _play(self, player: EpisodePlayer, order: GroupOrder) -> Group:
+        return await play_group(player, order.task, group_id=order.group_id, size=order.size, run_seed=order.run_seed)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes the ids of an episode's contexts once, of which each turn's are a beginning."""
+
+    def reducer_override(self, thing: object) -> Any:
+        return thing.shared() if type(thing) is TokenPrefix else NotImplemented
+
+
+def pack(group: Group) -> bytes:
+    """A group for another process of this run, linear in its tokens; `pickle.loads` reads it."""
+    written = io.BytesIO()
+    _Pickler(written, pickle.HIGHEST_PROTOCOL).dump(group)
+    return written.getvalue()
