@@ -20,13 +20,15 @@ class Pieces:
     batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.
     rows: data sets, read by a process of their own. row_settings: of `agentgym.loops.rows.RowStream`.
     reward_functions: `(prompt, response, target) -> float`, as `agentgym.loops.rewards.RewardActor` takes them, in
-    reward_replicas processes; reward_timeout_s is for one answer. Raises UserError for what is misspelled or not there.
+    reward_replicas processes; reward_timeout_s is for one answer. completions: of a prompt, where a call of `generate`
+    does not say how many. Raises UserError for what is misspelled or not there.
     """
 
     replay_buffer: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[RowSource] = ()
     row_settings: Mapping[str, Any] = field(default_factory=dict)
     reward_functions: Sequence[Any] = ()
+    completions: int = 1
     reward_replicas: int = 1
     reward_timeout_s: float = 60.0
 
@@ -40,10 +42,10 @@ class Pieces:
                 import_object(function)  # raises UserError here, not in another process
         if self.row_settings and not self.rows:
             raise UserError("Pieces: row_settings without rows; give the data sets, as RowSource(path=...)")
-        if self.reward_replicas < 1 or self.reward_timeout_s <= 0:
+        if min(self.reward_replicas, self.completions) < 1 or self.reward_timeout_s <= 0:
             raise UserError(
-                f"Pieces: reward_replicas {self.reward_replicas} must be at least 1 and reward_timeout_s "
-                f"{self.reward_timeout_s:g} above 0"
+                f"Pieces: reward_replicas {self.reward_replicas} and completions {self.completions} must be at least "
+                f"1 and reward_timeout_s {self.reward_timeout_s:g} above 0"
             )
 
 

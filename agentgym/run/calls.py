@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -23,6 +24,7 @@ from agentgym.loops.rewards import RewardActor, RewardService
 from agentgym.loops.rows import Row
 from agentgym.rl.advantages import Advantage, assign_advantages
 from agentgym.rl.config import LoopConfig
+from agentgym.rl.said import Answers, Said
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import turn_sampling
 from agentgym.rollout.group import InfraMonitor
@@ -41,7 +43,7 @@ R = TypeVar("R")
 class Call(Generic[P, R]):
     """`await call(...)` asks one replica, as `route` and `call_one` do; `fanout` and `call_all` ask every one.
 
-    every: None where there is only one.
+    every: None where there is only one. `call` asks all of them, and gives the answer itself where there is only one.
     """
 
     one: Callable[P, Awaitable[R]]
@@ -64,6 +66,9 @@ class Call(Generic[P, R]):
 
     async def call_all(self, *args: P.args, **options: P.kwargs) -> list[R]:
         return await self.fanout(*args, **options)
+
+    async def call(self, *args: P.args, **options: P.kwargs) -> R | list[R]:
+        return await (self.one if self.every is None else self.every)(*args, **options)
 
 
 def _here(function: Callable[P, R]) -> Call[P, R]:
@@ -187,19 +192,6 @@ class EnvironmentCalls:
         return group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What was sampled for one prompt. completion: its tokens, their log-probabilities, and the weights' versions.
-
-    stop: DONE where it came to the end of its turn; else the limit that cut it.
-    """
-
-    text: str
-    prompt_ids: tuple[int, ...]
-    completion: Completion
-    stop: Stop
-
-
 class GeneratorCalls:
     """The generators: all replicas at one version of the weights."""
 
@@ -210,44 +202,63 @@ class GeneratorCalls:
         config: GeneratorConfig,
         rollout: RolloutConfig,
         session: Session[Generator] | None = None,
+        completions: int = 1,
     ) -> None:
-        self.config = config
-        self._service, self._renderer, self._rollout, self._session = service, renderer, rollout, session
+        """completions: of a prompt, where a call does not say how many."""
+        self.config, self._completions = config, completions
+        self._service, self._renderer, self._rollout = service, renderer, rollout
+        self._session: ContextVar[Session[Generator] | None] = ContextVar("session", default=session)
         self.generate = Call(self._generate, self._everywhere)
-        self.update_weights = Call(service.update_weights)
+        self.update_weights = Call(self._update_weights)
         self.get_version = Call(self._version)
         self.get_metrics = Call(service.metrics)
 
     async def _generate(
-        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
-    ) -> list[Said]:
-        """n completions of a prompt, which is a user's words or token ids.
+        self, prompt: str | Sequence[int], *, n: int | None = None, sampling: SamplingParams | None = None
+    ) -> Answers:
+        """n completions of a prompt: a user's words, a text that the chat template has made already, or token ids.
 
         Each ends where an episode's turn does: with the end of the turn, or at the limits of the recipe's `rollout`.
         sampling: by default as in the recipe; with a seed, completion i gets the seed + i. One without stop_token_ids
         ends with the turn, too. Raises UserError for a prompt that leaves no room in rollout.max_episode_tokens.
         """
-        requests = self._requests(prompt, n, sampling)
-        answers = await asyncio.gather(*(self._service.generate(one, session=self._session) for one in requests))
-        return [self._said(one, answer) for one, answer in zip(requests, answers, strict=True)]
+        requests, session = self._requests(prompt, n, sampling), self._session.get()
+        answers = await asyncio.gather(*(self._service.generate(one, session=session) for one in requests))
+        return Answers(self._said(prompt, one, answer) for one, answer in zip(requests, answers, strict=True))
 
     async def _everywhere(
-        self, prompt: str | Sequence[int], *, n: int = 1, sampling: SamplingParams | None = None
-    ) -> list[list[Said]]:
+        self, prompt: str | Sequence[int], *, n: int | None = None, sampling: SamplingParams | None = None
+    ) -> list[Answers]:
         """Completions by replica."""
         requests = self._requests(prompt, n, sampling)
         answers = await asyncio.gather(*map(self._service.generate_everywhere, requests))
         by_replica = zip(*answers, strict=False)  # of one that dies meanwhile some are missing
-        return [[self._said(*both) for both in zip(requests, given, strict=True)] for given in by_replica]
+        both = (zip(requests, given, strict=True) for given in by_replica)
+        return [Answers(self._said(prompt, *one) for one in of_replica) for of_replica in both]
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[GeneratorCalls]:
-        """Calls that stay with one replica, for its caches, and move only when it dies."""
-        yield GeneratorCalls(self._service, self._renderer, self.config, self._rollout, self._service.new_session())
+        """Calls that stay with one replica, for its caches, and move only when it dies: those of the session, and in
+        the block those of the generators.
+        """
+        outer, session = self._session.get(), self._service.new_session()
+        self._session.set(session)
+        try:
+            yield GeneratorCalls(self._service, self._renderer, self.config, self._rollout, session, self._completions)
+        finally:
+            self._session.set(outer)
 
-    def _requests(self, prompt: str | Sequence[int], n: int, given: SamplingParams | None) -> list[GenerateRequest]:
-        config = self._rollout
-        ids = self._renderer.prompt([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else tuple(prompt)
+    def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(prompt, str):
+            return tuple(prompt)
+        if self._renderer.is_prompt(prompt):
+            return self._renderer.tokenizer.encode(prompt)
+        return self._renderer.prompt([{"role": "user", "content": prompt}])
+
+    def _requests(
+        self, prompt: str | Sequence[int], n: int | None, given: SamplingParams | None
+    ) -> list[GenerateRequest]:
+        config, ids, n = self._rollout, self._ids(prompt), self._completions if n is None else n
         room = config.max_episode_tokens - len(ids)
         if given is None and room < 1:
             raise UserError(
@@ -260,7 +271,7 @@ class GeneratorCalls:
         time_s = min(config.episode_time_s, config.generate_timeout_s)
         return [GenerateRequest(prompt_ids=ids, sampling=one, time_s=time_s) for one in each]
 
-    def _said(self, request: GenerateRequest, completion: Completion) -> Said:
+    def _said(self, prompt: str | Sequence[int], request: GenerateRequest, completion: Completion) -> Said:
         room = self._rollout.max_episode_tokens - len(request.prompt_ids)
         if completion.finish_reason is FinishReason.STOP:
             stop = Stop.DONE
@@ -269,7 +280,11 @@ class GeneratorCalls:
         else:
             stop = Stop.TURN_TOKENS if request.sampling.max_tokens < room else Stop.EPISODE_TOKENS
         text = self._renderer.text(completion.completion_ids)
-        return Said(text=text, prompt_ids=tuple(request.prompt_ids), completion=completion, stop=stop)
+        tokens = tuple(request.prompt_ids)
+        return Said(prompt=prompt, text=text, prompt_tokens=tokens, completion=completion, stop=stop)
+
+    async def _update_weights(self, policy_version: int) -> None:
+        await self._service.update_weights(policy_version)
 
     async def _version(self) -> int:
         return self._service.version
@@ -334,6 +349,7 @@ class RowCalls:
 class StartedPieces:
     """rows, responses: None where none were asked for."""
 
+    asked: Pieces
     buffer: BufferCalls
     rows: RowCalls | None
     responses: RewardService | None
@@ -351,4 +367,4 @@ async def start_pieces(pieces: Pieces, buffer: BufferCalls, stack: AsyncExitStac
         service = await launch.as_service(tuple(pieces.reward_functions))
         stack.push_async_callback(RewardActor.shutdown, service)
         responses = RewardService(service=service, timeout_s=pieces.reward_timeout_s)
-    return StartedPieces(buffer=buffer, rows=rows, responses=responses)
+    return StartedPieces(asked=pieces, buffer=buffer, rows=rows, responses=responses)

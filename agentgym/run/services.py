@@ -17,6 +17,7 @@ from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
+from agentgym.rl.said import Said
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream, open_stream
 from agentgym.run.async_run import AsyncRun
@@ -27,7 +28,6 @@ from agentgym.run.calls import (
     EnvironmentCalls,
     GeneratorCalls,
     RowCalls,
-    Said,
     StartedPieces,
     start_pieces,
 )
@@ -94,7 +94,7 @@ class TrainerCalls:
     ) -> None:
         self._learner, self._client, self._checkpoints, self._sinks = learner, client, checkpoints, sinks
         self.train_step = Call(self._train_step)
-        self.push_weights = Call(learner.publish)
+        self.push_weights = Call(self._push_weights)
         self.forward_backward = Call(self._forward_backward)
         self.optimizer_step = Call(self._optimizer_step)
         self.clear_gradients = Call(self._clear_gradients)
@@ -106,6 +106,9 @@ class TrainerCalls:
         metrics = await self._learner.step(groups)
         await self._checkpoints.settle()
         return metrics
+
+    async def _push_weights(self, policy_version: int) -> None:
+        await self._learner.publish(policy_version)
 
     async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
         return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
@@ -164,7 +167,9 @@ class Services:
             dataset=dataset,
             environment=EnvironmentCalls(gym, engines, recipe.loop, recipe.advantage, dataset),
             rewards=RewardCalls(gym.scorer, pieces.responses),
-            generator=GeneratorCalls(engines.generator, gym.renderer, recipe.generator, recipe.rollout),
+            generator=GeneratorCalls(
+                engines.generator, gym.renderer, recipe.generator, recipe.rollout, completions=pieces.asked.completions
+            ),
             trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints, session.sinks),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
@@ -338,10 +343,10 @@ def group_of(
     episodes = []
     for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
         episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
-        prompt = renderer.text(one.prompt_ids)
+        prompt = renderer.text(one.prompt_tokens)
         episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
         masked = one.stop in CUT and masks_cut
-        episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_ids, one.completion), masked=masked)]
+        episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_tokens, one.completion), masked=masked)]
         episode.rewards, episode.reward = {"reward": reward}, reward
         episodes.append(episode)
     version = min(episode.min_version for episode in episodes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from agentgym.errors import UserError
 from agentgym.rollout.tasks import held_out_tasks
@@ -77,7 +78,17 @@ async def test_a_loop_samples_as_an_episode_does(
         group = group_of(0, said, [1.0, 0.0], gym.renderer, masks_cut=False)
         for played in (group.episodes, [episode]):
             assert rollout_metrics(played)["rollout/truncated_share"] == (stop is not Stop.DONE)
-        [short] = await calls.generate("1 + 1 =", sampling=SamplingParams(max_tokens=20))
+        assert torch.cat([said[0].prompt_ids, said[0].token_ids]).tolist() == [*turn.prompt_ids, *turn.completion_ids]
+        assert said[0].logprobs.tolist() == [-0.5] * len(turn.completion_ids) and said[0].policy_version == 0
+        assert said[0].stop_reason == ("stop" if stop is Stop.DONE else "length")
+        with pytest.raises(AttributeError, match=r"2 completions have no 'text': take one .* answers\[0\]\.text"):
+            _ = said.text
+        alone = await calls.generate("1 + 1 =", sampling=SamplingParams(max_tokens=20))
+        rendered = gym.renderer.prompt_text([{"role": "user", "content": "1 + 1 ="}])
+        [of_text] = await calls.generate.route(prompt=rendered)
+        assert alone.text == alone[0].text and alone.prompt == "1 + 1 =" and of_text.prompt == rendered
+        assert of_text.prompt_tokens == alone[0].prompt_tokens, "it is not wrapped in the template again"
+        [short] = alone
         assert short.stop is (stop if late else Stop.DONE if ends else Stop.TURN_TOKENS)
     finally:
         await gym.close()
