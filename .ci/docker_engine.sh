@@ -15,6 +15,7 @@ install_missing() {
   command -v dockerd >/dev/null || missing+=(docker.io)
   command -v docker >/dev/null || missing+=(docker.io)
   command -v iptables >/dev/null || missing+=(iptables)
+  command -v busybox >/dev/null || missing+=(busybox-static) # for images of the tests' own
   command -v debootstrap >/dev/null || missing+=(debootstrap)
   command -v ssh >/dev/null || missing+=(openssh-client)
   command -v sshd >/dev/null || missing+=(openssh-server) # of the tests' own engines, reached over ssh and TLS

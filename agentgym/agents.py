@@ -99,6 +99,13 @@ class Agent(ABC):
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""
         return False
 
+    async def volumes(self) -> Mapping[str, str]:
+        """Folders of this machine that its sessions need, read-only, by the absolute path at which they have them.
+
+        Called once before a run, after `check`. A sandbox whose sessions can be given none is refused then.
+        """
+        return {}
+
     async def check(self) -> None:
         """Called once before a run. Raises UserError for what cannot work, as a program that is not installed."""
         return

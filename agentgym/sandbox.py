@@ -156,6 +156,14 @@ class Sandbox(Protocol):
         """
         raise UserError(f"sandbox {self.name!r} has no sessions; `agentgym sandbox doctor` reports which have")
 
+    def session_for(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Session]:
+        """A session as a task's spec asks for it: its hosts, its image, its profile. Raises as `session` does."""
+        if spec.image is not None or spec.profile == "task":
+            raise UserError(
+                f"sandbox {self.name!r} has no sessions in images that a task names; take the sandbox 'docker'"
+            )
+        return self.session(network=spec.network)
+
 
 class SandboxBackend(Sandbox, Contract, Protocol):
     """A sandbox that is started once a run and serves all its episodes. Inherit it for `async with` and `session`."""

@@ -67,7 +67,10 @@ class SandboxSpec:
     """What a task needs to run code. grades: it has solutions judged.
 
     allow_interpreters: sandboxes that are not a full CPython but suffice for this task.
-    session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach."""
+    session: its episodes lease a sandbox of their own. network: the only hosts that such a session may reach.
+    image: of a session: any Linux image, by name, id or digest, whether it has Python or not; None takes the recipe's.
+    profile: what contains a session: "hardened", or "task" for a container that is the task's own, with a writable
+    root and the image's user and work folder; empty takes the recipe's. docs/security.md has what each promises."""
 
     image: str | None = None
     allow_interpreters: tuple[str, ...] = ()
@@ -75,8 +78,13 @@ class SandboxSpec:
     memory_mib: int = 512
     session: bool = False
     grades: bool = False
+    profile: Literal["", "hardened", "task"] = ""
 
     def __post_init__(self) -> None:
+        if self.profile not in ("", "hardened", "task"):
+            raise ValueError(f"profile is {self.profile!r}; take 'hardened' or 'task', or leave it out")
+        if self.profile and not self.session:
+            raise ValueError(f"profile {self.profile!r} needs session=True: one-shot calls are always hardened")
         if self.network and not self.session:
             raise ValueError(f"network {self.network} needs session=True: one-shot calls have no network at all")
 

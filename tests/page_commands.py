@@ -125,6 +125,9 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
         shutil.rmtree(made)
     if words[:1] == ["launch"]:
         words = [*words, "--dry-run"]  # nothing is submitted, where there is a scheduler
+    if words[:1] == ["convert"]:
+        (theirs := folder / "theirs.yaml").write_text("group_size: 4\nmodel: Qwen/Qwen3-0.6B\n")
+        words = ["convert", str(theirs), *words[2:]]
     is_server = (  # it would not end
         words[:1] == ["host"] or words[:2] == ["envs", "serve"] or (words[:1] == ["view"] and "--export" not in words)
     )

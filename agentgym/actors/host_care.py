@@ -71,12 +71,16 @@ class HostCare:
 
     async def start(self, shared: Sequence[Path]) -> None:
         config = self._runtime.hosts.config
-        infos = await asyncio.gather(*(keeper.greet(config.start_timeout_s) for keeper in self._keepers))
-        for keeper, (info, skew_s) in zip(self._keepers, infos, strict=True):
+
+        async def check(keeper: Keeper) -> None:
+            info, skew_s = await keeper.greet(config.start_timeout_s)
             check_host(keeper.host.name, info, skew_s, config.max_clock_skew_s)
-        for keeper in self._keepers:
             for folder in shared:
                 await check_shared(keeper, folder.absolute())
+
+        checked = await asyncio.gather(*map(check, self._keepers), return_exceptions=True)
+        for error in filter(None, checked):  # of the first host in the user's order
+            raise error
         self._listening = [asyncio.create_task(self._listen(keeper)) for keeper in self._keepers]
 
     async def close(self) -> None:
@@ -247,8 +251,10 @@ async def check_model(runtime: Runtime, model: Path) -> None:
     """Raises UserError for a host that does not have the model's folder as this machine has it."""
     path = model.absolute() / "config.json"  # noqa: ASYNC240
     config = await asyncio.to_thread(path.read_bytes)
-    for host in runtime.hosts.all:
-        if isinstance(host.keeper, Keeper) and await host.keeper.read(path) != config:
+    keepers = [host.keeper for host in runtime.hosts.all if isinstance(host.keeper, Keeper)]
+    found = await asyncio.gather(*(keeper.read(path) for keeper in keepers))
+    for host, there in zip((keeper.host for keeper in keepers), found, strict=True):
+        if there != config:
             raise UserError(
                 f"host {host.name} does not have the model {model} as this machine has it; put it on a filesystem that "
                 "all hosts share, or in the same place on each"

@@ -119,16 +119,19 @@ class Replica(Generic[A]):
             raise
 
     async def _until_dead(self, group: ProcessGroup[A]) -> str:
-        """Probe the group, idle or not, until it is dead or has missed too many probes in a row.
+        """Probe the group while it answers no other call, until it is dead or has missed too many probes in a row.
 
-        While it answers other calls it lives: its probe waits behind thousands of them.
+        What answers other calls lives: a probe would wait behind thousands of them.
         """
         missed = 0
         while True:
+            answered = group.num_answers
             await asyncio.wait({group.dead}, timeout=self._settings.probe_every_s)
             if group.dead.done():
                 return group.dead.result()
-            answered = group.num_answers
+            if group.num_answers > answered:
+                missed = 0
+                continue
             try:
                 await group.call(LifecycleActor.probe, timeout_s=self._settings.probe_timeout_s)
                 missed = 0

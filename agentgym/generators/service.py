@@ -7,9 +7,11 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from agentgym.actors.gate import Gate
 from agentgym.actors.options import ActorOptions
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOTS = "generator/slots"
+ASKED = 8  # replicas a second, for the mean of their slots
 ATTEMPTS = 4  # to read a version
 RETRY_S = 0.5
 
@@ -95,7 +98,9 @@ class GeneratorService:
         self._updating = asyncio.Lock()
         self._awake = Gate()  # when replicas may start: while they sleep their memory is the trainer's
         self._call_ids = itertools.count()
-        self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group, dead ones too
+        self._seen: dict[str, dict[str, float]] = {}  # last metrics of each process group
+        self._gone: Counter[str] = Counter()  # the sum of those that ended
+        self._next_asked = 0
         self._scaling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -164,7 +169,7 @@ class GeneratorService:
         A replica that can't load it is replaced. Raises KeyError when the store has no such version, OtherBase for
         adapters of another model than the generators', PublisherLost where the weights were lost and stay so.
         """
-        service = self._started()
+        self._started()
         async with self._updating:
             held = await self._store.versions()
             if version not in held and await self._current.revived():
@@ -172,7 +177,7 @@ class GeneratorService:
             if version not in held:
                 raise KeyError(f"no weights of version {version} to update to; the store holds {held}")
             self._current.version = version
-            groups = [r.group for r in service.replicas if r.up]
+            groups = self._groups_up()
             what = f"the update to version {version}"
             await asyncio.gather(*(self._or_give_up(one, self._current.load(one), what) for one in groups))
             self._awake.open()
@@ -191,7 +196,7 @@ class GeneratorService:
         """
         async with self._updating:
             await self._awake.close()
-            groups = [r.group for r in self._started().replicas if r.up]
+            groups = self._groups_up()
             await asyncio.gather(*(self._put_to_sleep(group) for group in groups))
 
     def get_metrics(self) -> dict[str, float]:
@@ -201,21 +206,28 @@ class GeneratorService:
     async def metrics(self) -> dict[str, float]:
         """The engines' metrics, as `summed` does it, and the service's own."""
         service = self._started()
-        groups = [r.group for r in service.replicas if r.up]
+        live = await self._ask_metrics(self._groups_up())
+        total = summed({"": self._gone, **self._seen}, live)
+        slots = total.setdefault(SLOTS, float(len(live) * self._config.max_batch))
+        total["generator/idle_share"] = max(0.0, 1.0 - service.demand / slots) if slots else 0.0
+        return total | self.get_metrics()
+
+    async def _ask_metrics(self, groups: Sequence[ProcessGroup[Generator]]) -> set[str]:
+        """Get what these say of themselves, and forget those that ended. Returns the names of those that answered."""
         calls = (group.call_one(Generator.metrics, timeout_s=self._config.probe_timeout_s) for group in groups)
         answers = await asyncio.gather(*calls, return_exceptions=True)
+        up = {group.name for group in self._groups_up()}
+        for name in self._seen.keys() - up:
+            self._gone.update(self._seen.pop(name))
         live: set[str] = set()
         for group, answer in zip(groups, answers, strict=True):
-            if isinstance(answer, InfraError):
+            if isinstance(answer, InfraError) or group.name not in up:
                 continue  # dead or too busy to answer; its last figures are used
             if isinstance(answer, BaseException):
                 raise answer
             live.add(group.name)
             self._seen[group.name] = answer
-        total = summed(self._seen, live)
-        slots = total.setdefault(SLOTS, float(len(live) * self._config.max_batch))
-        total["generator/idle_share"] = max(0.0, 1.0 - service.demand / slots) if slots else 0.0
-        return total | self.get_metrics()
+        return live
 
     def pids(self) -> list[int]:
         """The process ids of the replicas that are up."""
@@ -251,11 +263,20 @@ class GeneratorService:
             group.give_up(f"{what} failed: {type(error).__name__}: {error}")
 
     async def _slots(self) -> float:
-        """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may."""
-        await self.metrics()
-        names = (replica.group.name for replica in self._started().replicas if replica.up)
-        said = [self._seen[name][SLOTS] for name in names if SLOTS in self._seen.get(name, {})]
+        """Requests that a replica works on at a time, in the mean; before one has said so, as many as it may.
+
+        A few replicas are asked each time, in turn, and none while there is no request.
+        """
+        groups = self._groups_up()
+        if self._started().demand:
+            first = self._next_asked % max(1, len(groups))
+            self._next_asked = first + ASKED
+            await self._ask_metrics([*groups[first:], *groups[:first]][:ASKED])
+        said = [figures[SLOTS] for figures in self._seen.values() if SLOTS in figures]
         return max(1.0, statistics.fmean(said)) if said else float(self._config.max_batch)
+
+    def _groups_up(self) -> list[ProcessGroup[Generator]]:
+        return [replica.group for replica in self._started().replicas if replica.up]
 
     def _started(self) -> Service[Generator]:
         if self._service is None:
@@ -289,14 +310,14 @@ class CurrentWeights:
         self.version: int | None = None
         self._update_timeout_s = update_timeout_s
         self._revive = revive
-        self._held: dict[str, int] = {}  # process group -> version
+        self._held: WeakKeyDictionary[ProcessGroup[Generator], int] = WeakKeyDictionary()
 
     async def admit(self, group: ProcessGroup[Generator]) -> None:
         while not self.is_held_by(group):
             await self.load(group)
 
     def is_held_by(self, group: ProcessGroup[Generator]) -> bool:
-        return self.version is not None and self._held.get(group.name) == self.version
+        return self.version is not None and self._held.get(group) == self.version
 
     async def load(self, group: ProcessGroup[Generator]) -> None:
         """The current version, again where it can't be read, each time once its publisher is there.
@@ -325,11 +346,11 @@ class CurrentWeights:
     async def _load_once(self, group: ProcessGroup[Generator]) -> None:
         if self.version is None:
             own = await group.call_one(Generator.get_version, timeout_s=self._update_timeout_s)
-            self._held[group.name] = own
+            self._held[group] = own
             if self.version is None:
                 self.version = own
             return
-        self._held[group.name] = await group.call_one(
+        self._held[group] = await group.call_one(
             Generator.update_weights, self.version, timeout_s=self._update_timeout_s
         )
 

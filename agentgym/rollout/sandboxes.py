@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from traceback import walk_tb
 from typing import Any, Self, TypeVar, cast
 
@@ -204,7 +204,7 @@ async def leased_session(sandbox: Sandbox | None, task: Task, *, wanted: bool = 
     if sandbox is None or spec is None or not (spec.session or wanted):
         yield None
         return
-    async with sandbox.session(network=spec.network) as session:
+    async with sandbox.session_for(spec) as session:
         check_made(_unguarded(session), Session, f"a session of sandbox {sandbox.name!r}")
         yield session
 
@@ -262,10 +262,16 @@ class _Guarded:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
+        return self._held(lambda: self._inner.session(network=network))
+
+    def session_for(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Session]:
+        return self._held(lambda: self._inner.session_for(spec))
+
     @asynccontextmanager
-    async def session(self, *, network: tuple[str, ...] = ()) -> AsyncIterator[Session]:
+    async def _held(self, lease: Callable[[], AbstractAsyncContextManager[Session]]) -> AsyncIterator[Session]:
         with self._named():
-            manager = self._inner.session(network=network)
+            manager = lease()
             session = await manager.__aenter__()
         raised: BaseException | None = None
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from agentgym.models.resolve import local_folder
 from agentgym.planning.layout import too_long
 from agentgym.plugin_errors import blamed
 from agentgym.policies.by_agent import AgentPlayer, OwnProgram, ProgramEndpoint
-from agentgym.recipe import ModelConfig, Recipe
+from agentgym.recipe import ModelConfig, Recipe, SandboxConfig
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
@@ -101,7 +101,10 @@ class Gym:
                 await agent.check()
             if agent.wants_session:
                 some = [_with_session(task, agent, environment) for task in some]
-            backend, capabilities = await _open_sandbox(recipe, some, registry, reporter)
+            with blamed("agents", agent):
+                volumes = await agent.volumes()
+            sandbox = with_volumes(recipe.sandbox, volumes, registry)
+            backend, capabilities = await _open_sandbox(sandbox, some, registry, reporter)
             gym = cls(
                 environment=environment,
                 chat=renderer,
@@ -193,10 +196,24 @@ async def _close(agent: Agent) -> None:
         await agent.close()
 
 
+def with_volumes(sandbox: SandboxConfig, volumes: Mapping[str, str], registry: PluginRegistry) -> SandboxConfig:
+    """The settings of a sandbox whose sessions have what an agent needs. Raises UserError for one without volumes."""
+    if not volumes:
+        return sandbox
+    if sandbox.name != "auto" and "volumes" not in registry.sandbox(sandbox.name).contents:
+        able = [name for name, plugin in registry.sandboxes().items() if "volumes" in plugin.contents]
+        raise UserError(
+            f"sandbox.name is {sandbox.name}, and agent.where is session, which needs a sandbox whose sessions can be "
+            f"given folders; take one of: {', '.join(able) or '(none is installed)'}"
+        )
+    given = sandbox.options.get("volumes")
+    own = given if isinstance(given, dict) else {}  # all else is refused with the other options
+    return replace(sandbox, options={**sandbox.options, "volumes": {**volumes, **own}})
+
+
 async def _open_sandbox(
-    recipe: Recipe, tasks: Sequence[Task], registry: PluginRegistry, reporter: Reporter
+    sandbox: SandboxConfig, tasks: Sequence[Task], registry: PluginRegistry, reporter: Reporter
 ) -> tuple[SandboxBackend | None, Capabilities | None]:
-    sandbox = recipe.sandbox
     backend = await choose_sandbox(sandbox.name, sandbox.options, tasks, registry, reporter.note)
     if backend is None:
         return None, None

@@ -61,10 +61,28 @@ SETTINGS: Mapping[str, str] = {
     "replay_buffer.max_policy_age": "loop.max_staleness",
     **_OF_TRAINER,
     "training.local_batch_size": "sft.batch_size",
+    "training.batch_size": "sft.batch_size",
     "training.steps": "sft.steps",
+    "training.num_epochs": "sft.epochs",
     "training.dataset": "sft.data",
     "training.compile": "trainer.compile",
+    "training.learning_rate": "optimizer.lr",
+    "training.max_grad_norm": "optimizer.max_grad_norm",
+    "training.warmup_steps": "optimizer.warmup_steps",
+    "training.gradient_checkpointing": "trainer.activation_checkpoint",
+    "training.gradient_accumulation_steps": "sft.batch_size",
+    "training.sync_interval": "loop.sync_interval",
+    "training.entropy_coef": "loss.entropy_coef",
     "checkpoint.interval": "sft.checkpoint_every",
+    "checkpointing.save_interval": "sft.checkpoint_every",
+    "grpo.n_samples": "loop.group_size",
+    "grpo.clip_low": "loss.clip_low",
+    "grpo.clip_high": "loss.clip_high",
+    "grpo.beta": "loss.kl_coef",
+    "grpo.temperature": "rollout.temperature",
+    "ref_model.with_gpus": "trainer.reference_gpus",
+    "processes.procs": "trainer.procs",
+    "processes.with_gpus": "trainer.device",
     **{f"trainer.{key}": ours for key, ours in _OF_TRAINER.items()},
     "trainer.optimizer.lr": "optimizer.lr",
     "trainer.optimizer.eps": "optimizer.eps",
@@ -80,7 +98,24 @@ SETTINGS: Mapping[str, str] = {
     "metric_logging": "logging.sinks",
     "dataset": "env",
 }
-"""torchforge's settings, and ours for them: its values do not always fit ours, so they are not read."""
+"""torchforge's settings, and ours for them: its values do not always fit ours, so `agentgym convert` reads them."""
+_OF_RL: Mapping[str, str] = {
+    "training.local_batch_size": "loop.groups_per_step",
+    "training.batch_size": "loop.groups_per_step",
+    "training.gradient_accumulation_steps": "loop.groups_per_step",
+    "training.steps": "loop.steps",
+    "checkpoint.interval": "loop.checkpoint_every",
+    "checkpointing.save_interval": "loop.checkpoint_every",
+}
+"""Settings that a recipe of reinforcement learning has under the same names."""
+_MARKS_RL = ("grpo", "group_size", "services", "actors", "policy", "replay_buffer", "generator")
+
+
+def settings_of(mapping: Mapping[str, object]) -> Mapping[str, str]:
+    """torchforge's settings, and ours, as the recipe means them: for reinforcement learning or for fine-tuning."""
+    return {**SETTINGS, **_OF_RL} if any(name in mapping for name in _MARKS_RL) else SETTINGS
+
+
 _MOVED_SECTIONS = {key.partition(".")[0] for key in MOVED}
 _OWN_SECTIONS = _MOVED_SECTIONS | {one.name for one in fields(Recipe)}
 _SHARED_SECTIONS: Mapping[str, type[DataclassInstance]] = {"trainer": TrainerConfig, "policy": PolicyConfig}
@@ -109,6 +144,10 @@ def with_our_names(
             )
         for service, places in services.items():
             _take(result, f"{section}.{service}", str(service), places, where, note, replace)
+    if isinstance(generator := result.get("generator"), Mapping):
+        places = {key: value for key, value in generator.items() if key in IGNORED}
+        result["generator"] = {key: value for key, value in generator.items() if key not in places}
+        _take(result, "generator", "generator", places, where, note, replace)
     _take_vllm(result, where, note, replace)
     return result
 
@@ -121,12 +160,13 @@ def _refuse_settings(mapping: Mapping[str, object], where: str) -> None:
     known = {key: setting for key in foreign if (setting := _setting_of(key))}
     if not known:
         return  # what else is wrong is explained when the recipe is built
-    sources = ", ".join(dict.fromkeys(origin(where, key) for key in foreign))
-    lines = [f"\n  {setting}: {SETTINGS[setting]}" for setting in dict.fromkeys(known.values())]
+    sources, settings = [*dict.fromkeys(origin(where, key) for key in foreign)], settings_of(mapping)
+    lines = [f"\n  {setting}: {settings[setting]}" for setting in dict.fromkeys(known.values())]
     if others := [key for key in foreign if key not in known]:
         lines.append(f"\n  not here, leave out: {', '.join(others)}")
+    lines += [f"\n`agentgym convert {file}` writes them as a recipe" for file in sources if file != COMMAND_LINE][:1]
     names = "torchforge's settings have other names here (docs/from_torchforge.md)"
-    raise UserError(f"{sources}: {names}:{''.join(lines)}")
+    raise UserError(f"{', '.join(sources)}: {names}:{''.join(lines)}")
 
 
 def _leaves(mapping: Mapping[str, object], section: str) -> Iterator[str]:
@@ -174,14 +214,14 @@ def _take_vllm(result: dict[str, object], where: str, note: Callable[[str], None
             f"{origin(where, alias)}: {alias} is set, but generator.engine.name is {name!r}: set that to vllm, or "
             f"leave {alias} out"
         )
-    _set(result, "generator.engine.name", "vllm", alias, "")
+    set_field(result, "generator.engine.name", "vllm", alias, "")
     for argument, value in arguments.items():
-        target = _vllm_field(str(argument))
-        _set(result, target, value, f"{alias}.{argument}", _guard(where, target, replace))
+        target = vllm_field(str(argument))
+        set_field(result, target, value, f"{alias}.{argument}", _guard(where, target, replace))
         note(f"{alias}.{argument} is read as {target}: {value}")
 
 
-def _vllm_field(argument: str) -> str:
+def vllm_field(argument: str) -> str:
     """Ours, where a field decides the argument of vLLM's engine."""
     ours = DECIDED.get(argument, "")
     if ours.startswith("generator."):
@@ -208,7 +248,7 @@ def _take(
         if target is not None:
             device = "cuda" if value is True else "cpu"
             ours = device if name == "with_gpus" and isinstance(value, bool) else value
-            _set(result, target, ours, f"{path}.{name}", _guard(where, target, replace))
+            set_field(result, target, ours, f"{path}.{name}", _guard(where, target, replace))
             note(f"{path}.{name} is read as {target}: {ours}")
         elif name in IGNORED:
             note(f"{path}.{name} decides nothing here; leave it out")
@@ -224,9 +264,12 @@ def _guard(where: str, target: str, replace: bool) -> str:
     return "" if replace and source != COMMAND_LINE else source
 
 
-def _set(result: dict[str, object], key: str, value: object, alias: str, where: str) -> None:
-    """where: empty replaces another value."""
+def set_field(result: dict[str, object], key: str, value: object, alias: str = "", where: str = "") -> None:
+    """Set a field by its dotted key, in place. where: empty replaces another value."""
     *sections, name = key.split(".")
+    splits_engine = key == "generator.engine.tensor_parallel"
+    if splits_engine and value == 1:
+        return
     mapping = result
     for section in sections:
         given = mapping.get(section)
@@ -234,9 +277,7 @@ def _set(result: dict[str, object], key: str, value: object, alias: str, where: 
         inner |= given if isinstance(given, Mapping) else {}
         mapping[section] = inner
         mapping = inner
-    if name == "tensor_parallel":
-        if value == 1:
-            return
+    if splits_engine:
         mapping.setdefault("name", "vllm")
     if where and mapping.get(name, value) != value:
         raise UserError(f"{where}: {alias} is {value!r} and {key} is {mapping[name]!r}, which mean the same: keep one")

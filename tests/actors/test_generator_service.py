@@ -291,6 +291,8 @@ async def test_totals_survive_the_replica_that_earned_them(fleet) -> None:
         await until(lambda: len(f.generators.pids()) == 2)
         metrics = await f.generators.metrics()
         assert metrics["generator/tokens_total"] == 200 and metrics["generator/route_p50_s"] > 0
+        names = {replica.group.name for replica in f.generators._started().replicas}
+        assert f.generators._seen.keys() == names, "what ended is in the sums alone"
 
 
 @pytest.mark.hostile

@@ -105,6 +105,30 @@ async def test_a_process_that_answers_other_calls_is_alive_though_it_misses_prob
     assert (busy.num_probes, one.missed_probes) == (13, 3)
 
 
+class Answering(Group):
+    """Whenever one looks, it has answered another call."""
+
+    looks = num_probes = 0
+
+    async def call(self, method: object, *, timeout_s: float) -> None:
+        self.num_probes += 1
+
+    @property
+    def num_answers(self) -> int:  # type: ignore[override]
+        self.looks += 1
+        return self.looks
+
+
+async def test_a_process_that_answers_other_calls_is_not_probed() -> None:
+    group = Answering(None)
+    settings = ServiceSettings(probe_every_s=0.001)
+    one = Replica("one", lambda name: group, settings=settings, admit=None, changed=lambda one: None)
+    watching = asyncio.create_task(one._until_dead(group))
+    await until(lambda: group.looks > 20)
+    group.give_up("killed")
+    assert await watching == "killed" and group.num_probes == 0
+
+
 async def test_a_closed_gate_is_waited_for_and_closes_when_a_start_that_failed_has_ended() -> None:
     starts = Gate()
     await starts.close()

@@ -50,6 +50,8 @@ async def test_the_least_loaded_gets_it_equals_take_turns_and_a_session_stays() 
         assert await router.take() is expected
         router.give_back(expected)
     assert await router.take() is a
+    assert await router.take() is b, "it has fewer"
+    router.give_back(b)
     assert await router.take(a) is a, "a session stays, though the other is idle"
     assert await router.take(a) is b, "but does not wait for its replica"
     assert await router.take() is b

@@ -12,10 +12,11 @@ import torch
 
 from agentgym.actors.file_server import fetch, serve_files
 from agentgym.actors.host_agent import HostInfo
-from agentgym.actors.host_care import check_host
+from agentgym.actors.host_care import HostCare, Keeper, check_host
 from agentgym.actors.hosts import Host, Hosts, HostsConfig
 from agentgym.actors.launchers import LaunchedHost
 from agentgym.actors.network import LOOPBACK, meet_at
+from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError, UserError
 from agentgym.weights.host_cache import HostCacheStore, Source
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -83,6 +84,43 @@ def test_gpus_are_given_out_by_their_host_and_come_back() -> None:
         host.take_gpus(2)
     host.taken -= {"0"}
     assert host.take_gpus(2) == ("0", "2")
+
+
+class Met(Keeper):
+    """A host that answers once all of its kind are asked the same."""
+
+    meeting = asyncio.Barrier(3)
+    clock_ahead_s = 0.0
+
+    async def greet(self, timeout_s: float) -> tuple[HostInfo, float]:
+        await self.meeting.wait()
+        return HostInfo.of_this(LOOPBACK), self.clock_ahead_s
+
+    async def read(self, path: Path) -> bytes | None:
+        await self.meeting.wait()
+        return path.read_bytes()
+
+    async def write(self, path: Path, content: bytes) -> str:
+        await self.meeting.wait()
+        path.write_bytes(content)
+        return ""
+
+
+async def test_hosts_are_checked_side_by_side_and_the_first_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    runtime = Runtime()
+    runtime.hosts = three()
+    care = HostCare(runtime, LOOPBACK)
+    care._keepers = [Met(runtime, host, LOOPBACK) for host in runtime.hosts.all]
+    async with asyncio.timeout(60):
+        await care.start([tmp_path])
+        await care.close()
+        for late in care._keepers[1:]:
+            late.clock_ahead_s = 1e6
+        Met.meeting = asyncio.Barrier(2)
+        care._keepers.pop(0)
+        with pytest.raises(UserError, match="the clock of host b"):
+            await care.start([tmp_path])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_does_not_fit_is_refused_with_the_hosts_name() -> None:

@@ -152,14 +152,14 @@ def test_vllms_arguments_are_read_under_its_own_names(tmp_path: Path, caplog: py
             "policy: {engine_args: {seed: 1}}",
             r"other names here.*\n  group_size: loop\.group_size\n  trainer\.optimizer\.lr: optimizer\.lr"
             r"\n  policy\.engine_args: generator\.vllm\n  model: model\.path"
-            r"\n  not here, leave out: trainer\.parallelism\.pipeline$",
+            r"\n  not here, leave out: trainer\.parallelism\.pipeline\n`agentgym convert .*forge\.yaml` writes them",
         ),
         (
             "model: {flavor: 8B}\noptimizer: {lr: 1.0e-5}\ntraining: {steps: 9, gc_freq: 1}\ncompile: true",
             r"other names here.*:\n  model\.flavor: model\.path\n  training\.steps: sft\.steps"
-            r"\n  compile: trainer\.compile\n  not here, leave out: training\.gc_freq$",
+            r"\n  compile: trainer\.compile\n  not here, leave out: training\.gc_freq\n",
         ),
-        ("trainer: {compile: {enable: true}}", r"\n  trainer\.compile\.enable: trainer\.compile$"),
+        ("trainer: {compile: {enable: true}}", r"\n  trainer\.compile\.enable: trainer\.compile\n"),
         ("model: {pathh: x}", r"no field 'model\.pathh'\. Did you mean 'model\.path'"),
         ("trainer: {prcs: 1}", r"no field 'trainer\.prcs'\. Did you mean 'trainer\.procs'"),
     ],

@@ -11,6 +11,7 @@ from typing import NoReturn
 import ordinary_user
 import pytest
 import pytest_asyncio
+from images import static_busybox
 from served import ServedBackend, served
 
 from agentgym.sandbox import SandboxBackend, SandboxUnavailable, Session
@@ -46,6 +47,12 @@ async def docker(engine: str) -> AsyncIterator[DockerBackend]:
     # its sweeps would remove what other tests look for
     async with DockerBackend(DockerConfig(pool_size=1, reap_every_s=1e6)) as backend:
         yield backend
+
+
+@pytest.fixture(scope="session")
+def busybox(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A static one, to make images of."""
+    return static_busybox(tmp_path_factory.mktemp("busybox")) or do_without("there is no static busybox")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -61,6 +61,7 @@ class FakeSession:
 
     def __init__(self, name: str, on_change: Callable[[], None], max_uses: int) -> None:
         self.name = name
+        self.machine = None
         self.lost: str | None = None
         self.closed = False
         self.answers: list[Header] = []

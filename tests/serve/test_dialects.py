@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from handlers import CALLS, said
@@ -14,6 +15,7 @@ from agentgym.serve.anthropic_messages import AnthropicMessages
 from agentgym.serve.chat_completions import ChatCompletions
 from agentgym.serve.dialect import Failure, Made
 from agentgym.serve.dropping import read_request
+from agentgym.serve.fields_table import written
 from agentgym.serve.gemini import Gemini
 from agentgym.serve.responses import Responses
 from agentgym.tools import ToolCall
@@ -358,6 +360,11 @@ def test_a_call_is_of_the_tool_that_has_the_whole_name_and_names_are_unique() ->
     body["tools"].append({"type": "function", **FUNCTION, "name": "sums.add"})
     with pytest.raises(CallRefused, match=r"tools\[3\].name: 'sums.add' is the name of two tools"):
         RESPONSES.read(body)
+
+
+def test_the_page_has_the_table_of_fields_as_the_code_has_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "endpoint.md").read_text()
+    assert page == written(page), "`python -m agentgym.serve.fields_table docs/endpoint.md` writes it again"
 
 
 def test_a_handler_may_allow_to_drop_what_cannot_be_honoured() -> None:

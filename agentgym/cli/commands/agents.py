@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from agentgym.agents import Agent, Chat
@@ -17,21 +17,26 @@ from agentgym.config import apply_overrides, build
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import SandboxConfig
 from agentgym.rollout.config import RolloutConfig
+from agentgym.rollout.sandboxes import choose_sandbox
+from agentgym.run.gym import with_volumes
 from agentgym.tables.environments import first_line
 from agentgym.testing import ScriptedGenerator, play_agent
-from agentgym.types import Episode, Split, Stop, Task
+from agentgym.types import Episode, SandboxSpec, Split, Stop, Task
 
 DESCRIPTION = """
 `agentgym agents` lists the agents: programs that play episodes and ask the policy through an endpoint. `agentgym agents
 check NAME` starts one as a run does, in one episode that asks for a word and has it say another, with a policy that
-only says these; it needs no model. It prints what the program asked for, and why it failed if it did. Settings of the
-agent are given as --agent.NAME VALUE.
+only says these; it needs no model. With --agent.where session it does so in a session of the sandbox. It prints what
+the program asked for, and why it failed if it did. Settings of the agent are given as --agent.NAME VALUE, those of the
+sandbox as --sandbox.NAME VALUE.
 """
 EXAMPLES = """
 agentgym agents
 agentgym agents check claude_code
 agentgym agents check codex --agent.program ~/node_modules/.bin/codex
+agentgym agents check claude_code --agent.where session --sandbox.options.image my-image:1
 agentgym agents check command --agent.argv '[python, my_agent.py, --base-url, "{openai_url}"]'
 """
 TAKES_OVERRIDES = True
@@ -58,7 +63,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         return _list(registry, shell, as_json=arguments.json)
     if not 0 < arguments.seconds < math.inf:
         raise UserError(f"--seconds {arguments.seconds:g}: give the seconds that the episode may take, more than 0")
-    agent = _built(arguments.name, arguments.overrides, registry)
+    chosen = _built(arguments.name, arguments.overrides, registry)
+    agent = chosen.agent
     if isinstance(agent, Chat):
         raise UserError(f"the agent {arguments.name!r} is the built-in loop, and starts no program; nothing to check")
     generator = ScriptedGenerator(["The word is ready.", "Done."])
@@ -66,16 +72,16 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
         max_turns=MAX_TURNS, max_turn_tokens=MAX_TOKENS, max_episode_tokens=MAX_TOKENS, max_retries=0,
         episode_time_s=arguments.seconds,
     )  # fmt: skip
-    playing = play_agent(agent, _TwoQuestions(), generator, config=config)
-    episode = run_until_stopped(playing, shell.warn)
+    episode = run_until_stopped(_played(chosen, generator, config, registry, shell), shell.warn)
     return _report(arguments, episode, generator, shell)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Chosen:
-    """The part of a recipe that chooses an agent."""
+    """The part of a recipe that chooses an agent, and the sandbox for one that works in a session."""
 
     agent: Agent = component("agents", "chat")
+    sandbox: SandboxConfig = SandboxConfig()
 
 
 class _TwoQuestions(Environment[None]):
@@ -98,10 +104,26 @@ class _TwoQuestions(Environment[None]):
         return Reply(messages=({"role": "user", "content": "Say that you are done."},))
 
 
-def _built(name: str, overrides: Sequence[str], registry: PluginRegistry) -> Agent:
+async def _played(
+    chosen: _Chosen, generator: ScriptedGenerator, config: RolloutConfig, registry: PluginRegistry, shell: Shell
+) -> Episode:
+    """The episode, in a session of the sandbox where the agent works in one. Raises UserError."""
+    agent, environment = chosen.agent, _TwoQuestions()
+    if not agent.wants_session:
+        return await play_agent(agent, environment, generator, config=config)
+    await agent.check()
+    sandbox = with_volumes(chosen.sandbox, await agent.volumes(), registry)
+    task = replace(next(environment.tasks("test")), sandbox=SandboxSpec(session=True, grades=False))
+    backend = await choose_sandbox(sandbox.name, sandbox.options, [task], registry, shell.warn)
+    assert backend is not None
+    async with backend:
+        return await play_agent(agent, environment, generator, config=config, task=task, sandbox=backend)
+
+
+def _built(name: str, overrides: Sequence[str], registry: PluginRegistry) -> _Chosen:
     """The agent with its settings. Raises UserError."""
     given = apply_overrides({"agent": {"name": name}}, list(overrides))
-    return build(_Chosen, given, "command line", registry.component).agent
+    return build(_Chosen, given, "command line", registry.component)
 
 
 def _list(registry: PluginRegistry, shell: Shell, *, as_json: bool) -> int:

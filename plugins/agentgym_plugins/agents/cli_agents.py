@@ -5,19 +5,25 @@ A program's settings are written into its empty home; its telemetry, updates and
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.programs import Program
+from agentgym.sandbox import Session
 from agentgym.types import Json
-from agentgym_plugins.agents.command import StartedProgram, arguments_of, whole_path
+from agentgym_plugins.agents.carried import AT, Carried, cache_folder
+from agentgym_plugins.agents.command import StartedProgram, arguments_of, environ_of, whole_path
+from agentgym_plugins.agents.in_session import HOME, write_home
 
 VERSION_S = 60.0
 _GEMINI_TOKENS = 1_048_576  # what Gemini CLI takes for the context of a model that it does not know
@@ -58,6 +64,43 @@ class CliAgent(StartedProgram):
         [prompt] = arguments_of(["{prompt}" if again else "{instructions}"], context, "", "", "")
         return prompt
 
+    def installed(self) -> Path:
+        """The file of the program that a session is given."""
+        return Path(shutil.which(self.program, path=self.environ.get("PATH")) or self.program).resolve()
+
+    @cached_property
+    def _carried(self) -> Carried:
+        return Carried.of(self.installed(), self.environ.get("PATH"))
+
+    async def volumes(self) -> Mapping[str, str]:
+        if self.where == "process":
+            return {}
+        return {AT: str(await asyncio.to_thread(self._carried.folder, cache_folder()))}
+
+    def words_inside(self, *, again: bool) -> Sequence[str]:
+        return *self._carried.words, *self.words(again=again)[1:]
+
+    async def prepare_inside(self, context: AgentContext, session: Session, url: str) -> Mapping[str, str]:
+        """Its settings are those of a process, with the home and the endpoint as the session has them."""
+        variables, texts = await asyncio.to_thread(self._settings, context)
+        own, outside = variables["HOME"], context.url
+
+        def inside(text: str) -> str:
+            return text.replace(own, HOME).replace(outside, url)
+
+        await write_home(session, {path: inside(text) for path, text in texts.items()})
+        return {name: inside(value) for name, value in variables.items()}
+
+    def _settings(self, context: AgentContext) -> tuple[dict[str, str], dict[str, str]]:
+        """Its environment variables in a process, and what it would have in its home then, by path."""
+        with tempfile.TemporaryDirectory(prefix="agentgym-agent-") as folder:
+            home, task = Path(folder), json.dumps({"messages": context.messages, "model": context.model})
+            own = self.variables(context, home)
+            files = (one for one in home.rglob("*") if one.is_file())
+            texts = {str(one.relative_to(home)): one.read_text(encoding="utf-8") for one in files}
+            shared = environ_of(context, context.url, f"{home}/task.json")
+            return {"HOME": str(home), **shared, **own}, {"task.json": task, **texts}
+
     async def check(self) -> None:
         """Raises UserError for a program that is missing or does not start."""
         if shutil.which(self.program, path=self.environ.get("PATH")) is None:
@@ -66,6 +109,8 @@ class CliAgent(StartedProgram):
                 "tested one, or give its path"
             )
         await self.version()
+        if self.where == "session":
+            _ = self._carried
 
     async def version(self) -> str:
         """What the program says of its version. Raises UserError where it does not start."""
@@ -117,6 +162,14 @@ class Codex(CliAgent):
     continues = ("resume", "--last", "-")
 
     program: str = "codex"
+
+    def installed(self) -> Path:
+        """The program that the script of the package starts, in the package for this kind of machine."""
+        script = super().installed()
+        for packages in (script.parents[2], script.parents[1] / "node_modules" / "@openai"):
+            for found in packages.glob("codex-linux-*/vendor/*/bin/codex"):
+                return found
+        return script
 
     def options(self) -> Sequence[str]:
         return "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"

@@ -20,17 +20,16 @@ from typing import Final, Literal
 from agentgym.agents import Agent, AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.programs import Program
-from agentgym.sandbox import Limits
+from agentgym.sandbox import Limits, Session
 from agentgym.types import Json
-from agentgym_plugins.agents.in_session import LONGEST_S, TASK, run_inside, url_inside
+from agentgym_plugins.agents.in_session import KEPT_BYTES, LONGEST_S, TASK, run_inside, url_inside, write_task
 
 PLACEHOLDERS: Final = ("url", "openai_url", "key", "model", "task", "folder", "seed", "prompt", "instructions")
-KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
 MAX_FILES: Final = 100
 MAX_FILE_CHARS: Final = 4000
 MAX_ANSWER_BYTES: Final = 1 << 20
 MOST_MIB: Final = 1 << 20  # as good as no limit: the session has its own
-MAX_PROCESSES: Final = 64
+MAX_PROCESSES: Final = 96  # and threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,10 @@ class StartedProgram(Agent):
     file with `messages` and `tools`. Of our own variables it has PATH and the like.
     """
 
+    where: Literal["process", "session"] = "process"
+    """In a process of ours, or inside the episode's sandbox session, with its files and without any network: there the
+    endpoint is on the session's loopback interface, {folder} is the workdir in which it starts, and the program comes
+    along where it is a command-line agent, else the image must have it."""
     answer_file: str = ""
     """The file of its work folder that holds the answer; empty takes what it writes to standard output."""
     environ: dict[str, str] = field(default_factory=dict)
@@ -85,7 +88,14 @@ class StartedProgram(Agent):
     async def close(self) -> None:
         vars(self).pop("_slots", None)  # another run has another event loop
 
+    @property
+    def wants_session(self) -> bool:
+        return self.where == "session"
+
     async def play(self, context: AgentContext) -> None:
+        if self.where == "session":
+            await self._play_inside(context)
+            return
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="agentgym-agent-"))
         try:
             again = False
@@ -93,6 +103,42 @@ class StartedProgram(Agent):
                 again = True
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    @abstractmethod
+    def words_inside(self, *, again: bool) -> Sequence[str]:
+        """As `words`, of a program in a session."""
+
+    @abstractmethod
+    async def prepare_inside(self, context: AgentContext, session: Session, url: str) -> Mapping[str, str]:
+        """Write what the program needs in a session before it starts; returns its environment variables."""
+
+    async def _play_inside(self, context: AgentContext) -> None:
+        session, url = await url_inside(context)
+        wall_s = self.time_s or LONGEST_S
+        limits = Limits(
+            wall_s=wall_s,
+            cpu_s=math.ceil(wall_s),
+            memory_mib=self.memory_mib or MOST_MIB,
+            reserves=self.memory_mib == 0,
+            file_mib=self.output_mib,
+            processes=MAX_PROCESSES,
+            output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
+        )
+        again = False
+        while True:
+            environ = await self.prepare_inside(context, session, url)
+            text = await run_inside(
+                context,
+                session,
+                arguments_of(self.words_inside(again=again), context, url, TASK, "."),
+                {**environ, **self.environ},
+                stdin=self.stdin(context, again=again),
+                answer_file=self.answer_file,
+                limits=limits,
+            )
+            if (await context.answer(text)).done:
+                return
+            again = True
 
     async def _run(self, context: AgentContext, folder: Path, *, again: bool) -> str:
         """Start it once, and wait for its end; returns its answer."""
@@ -135,19 +181,11 @@ class Command(StartedProgram):
     argv: tuple[str, ...]
     """The program and its arguments; {url}, {openai_url}, {key}, {model}, {task}, {folder}, {seed}, {prompt} (the
     last message) and {instructions} (all of them) are replaced."""
-    where: Literal["process", "session"] = "process"
-    """In a process of ours, or inside the episode's sandbox session, with its files and without any network: there the
-    endpoint is on the session's loopback interface, {folder} is the workdir in which it starts, and the image must have
-    the program."""
 
     def __post_init__(self) -> None:
         if not self.argv:
             raise ValueError("argv is empty; give the program and its arguments, as [python, my_agent.py]")
         super().__post_init__()
-
-    @property
-    def wants_session(self) -> bool:
-        return self.where == "session"
 
     async def check(self) -> None:
         program = self.argv[0]
@@ -162,29 +200,12 @@ class Command(StartedProgram):
     def words(self, *, again: bool) -> Sequence[str]:
         return whole_path(self.argv[0]), *self.argv[1:]
 
-    async def play(self, context: AgentContext) -> None:
-        if self.where == "session":
-            await self._play_inside(context)
-        else:
-            await super().play(context)
+    def words_inside(self, *, again: bool) -> Sequence[str]:
+        return self.argv
 
-    async def _play_inside(self, context: AgentContext) -> None:
-        session, url = await url_inside(context)
-        wall_s = self.time_s or LONGEST_S
-        limits = Limits(
-            wall_s=wall_s,
-            cpu_s=math.ceil(wall_s),
-            memory_mib=self.memory_mib or MOST_MIB,
-            file_mib=self.output_mib,
-            processes=MAX_PROCESSES,
-            output_bytes=max(1 << 16, (self.output_mib << 20) // 128),  # it is ended at 128 times what is kept
-        )
-        while True:
-            argv = arguments_of(self.argv, context, url, TASK, ".")
-            environ = environ_of(context, url, TASK) | self.environ
-            text = await run_inside(context, session, argv, environ, answer_file=self.answer_file, limits=limits)
-            if (await context.answer(text)).done:
-                return
+    async def prepare_inside(self, context: AgentContext, session: Session, url: str) -> Mapping[str, str]:
+        await write_task(context, session)
+        return environ_of(context, url, TASK)
 
 
 def environ_of(context: AgentContext, url: str, task: str) -> dict[str, str]:

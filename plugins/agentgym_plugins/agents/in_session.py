@@ -13,6 +13,8 @@ from agentgym.sandbox import FileRefused, Limits, RunStatus, Session
 
 TASK: Final = "agent-task.json"  # in the session's work folder, which is where the program starts
 MAX_FILES: Final = 100
+HOME: Final = "/tmp/agent-home"  # of a command-line agent: outside of the folder that is graded
+KEPT_BYTES: Final = 8000  # of each of its outputs, on the episode
 LONGEST_S: Final = 86_400.0  # the episode's own time ends it before
 
 
@@ -26,12 +28,28 @@ async def url_inside(context: AgentContext) -> tuple[Session, str]:
     return context.session, f"http://127.0.0.1:{await context.session.forward(context.url)}"
 
 
+async def write_task(context: AgentContext, session: Session) -> None:
+    """Write what AGENTGYM_TASK names."""
+    given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
+    await session.write(TASK, json.dumps(given).encode())
+
+
+async def write_home(session: Session, texts: Mapping[str, str]) -> None:
+    """Write settings into the empty home of a command-line agent. texts: by their paths in it."""
+    for path, text in texts.items():
+        words = ["sh", "-c", 'umask 077; mkdir -p "${0%/*}" && cat > "$0"', f"{HOME}/{path}"]
+        result = await session.exec(words, stdin=text)
+        if result.status is not RunStatus.OK:
+            raise AgentFailed("home", f"its settings can't be written to {HOME}: {result.stderr[-1000:]}")
+
+
 async def run_inside(
     context: AgentContext,
     session: Session,
     argv: Sequence[str],
     environ: Mapping[str, str],
     *,
+    stdin: str = "",
     answer_file: str,
     limits: Limits,
 ) -> str:
@@ -39,12 +57,10 @@ async def run_inside(
 
     What it wrote, its exit code and the sizes of the files that are there afterwards are noted.
     """
-    given = {"messages": context.messages, "tools": [*context.tools], "model": context.model}
-    await session.write(TASK, json.dumps(given).encode())
     variables = [f"{name}={value}" for name, value in environ.items()]
-    result = await session.exec(["env", *variables, *argv], limits=limits)
-    context.note("output", result.stdout)
-    context.note("errors", result.stderr)
+    result = await session.exec(["env", *variables, *argv], stdin=stdin, limits=limits)
+    context.note("output", result.stdout[-KEPT_BYTES:])
+    context.note("errors", result.stderr[-KEPT_BYTES:])
     context.note("exit", result.exit_code)
     found = await session.files()
     context.note("files", {one.path: one.size for one in found[:MAX_FILES] if not one.is_folder})

@@ -12,10 +12,11 @@ from . import files
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as a shell says it
 
 
-def run_command(argv: list[str], folder: str, work: str) -> NoReturn:
-    """Become the command, in a folder below the work folder. Descriptors 0, 1 and 2 are its own already."""
+def run_command(argv: list[str], folder: str, work: str, *, anywhere: bool) -> NoReturn:
+    """Become the command, in a folder below the work folder, or anywhere. Its descriptors 0, 1 and 2 are set."""
     code = NOT_RUNNABLE
     try:
+        work = files.base_of(folder, work) if anywhere else work
         root = files.open_root(work)
         os.fchdir(files.open_folder(root, files.components(folder, work)))
         for name in ("SIGINT", "SIGPIPE", "SIGXFSZ"):  # our Python ignores them

@@ -71,7 +71,7 @@ def full_disk() -> Hit | None:
 
 def disk_size() -> Hit:
     """How full the folder for work is now: a program that removed its files again says that it was full."""
-    info = os.statvfs(FOLDERS[0])
+    info = os.statvfs(next(filter(os.path.isdir, FOLDERS), "/"))
     size = info.f_blocks * info.f_frsize / MIB
     return Hit("disk_mib", size, size)
 

@@ -14,10 +14,12 @@ MAX_BYTES = 64 << 20  # of one file or one snapshot: it has to fit into a frame 
 
 def answer_file_request(request: dict[str, object], data: bytes, reply: int, out: int) -> int:
     """request: `do` and what it needs. On `out` the bytes asked for; then a line on `reply`: done or refused."""
-    work = str(request["work"])
+    work, path = str(request["work"]), str(request.get("path", "."))
+    if request["anywhere"] and request["do"] in ("read", "write"):
+        work = files.base_of(path, work)
     try:
         root = files.open_root(work)
-        names = files.components(str(request.get("path", ".")), work)
+        names = files.components(path, work)
         _do(str(request["do"]), root, names, request, data, out)
     except files.Refused as error:
         write_line(reply, ["refused", str(error)])

@@ -51,6 +51,12 @@ def open_root(work: str) -> int:
         raise Refused(f"the work folder can't be opened ({error.strerror}); reset the session") from error
 
 
+def base_of(path: str, work: str) -> str:
+    """The folder that a path is opened from, where all of a container's files may be: the work folder, or the root."""
+    outside = path.startswith("/") and path != work and not path.startswith(work.rstrip("/") + "/")
+    return "/" if outside else work
+
+
 def components(path: str, work: str) -> list[str]:
     """The names on the way from the work folder. Raises Refused for a path that leaves it."""
     if "\0" in path:
@@ -59,7 +65,7 @@ def components(path: str, work: str) -> list[str]:
         raise Refused(f"{path!r} is no text that can be written as UTF-8; use another name")
     relative = path
     if path.startswith("/"):
-        if path != work and not path.startswith(work + "/"):
+        if path != work and not path.startswith(work.rstrip("/") + "/"):
             raise Refused(f"{path!r} lies outside the work folder; use a path relative to it")
         relative = path[len(work) :]
     names = [name for name in relative.split("/") if name not in ("", ".")]

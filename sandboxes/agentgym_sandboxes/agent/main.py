@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from . import frames
 from .preload import MAX_REASON_BYTES
+from .processes import OURS
 from .reactor import STDOUT_FD, Reactor
 from .supervisor import Supervisor
 from .zygote import READY, run_zygote
@@ -24,7 +25,8 @@ def main(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come to PID 1 and must not stay zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
+    zygote = os.fork()
+    if zygote == 0:
         ours.close()
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
@@ -32,6 +34,7 @@ def main(argv: list[str]) -> NoReturn:
         os.close(null)
         run_zygote(theirs, argv[2:])
     theirs.close()
+    OURS.add(zygote)
     # A call's uid could signal a process whose real or saved uid it shares. While we sweep, our effective uid
     # is the call's; the real one is nobody's, the saved one root's, to come back.
     os.setresuid(SUPERVISOR_UID, 0, 0)

@@ -10,6 +10,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
+EVERYONE = -1
+"""In place of a uid: all processes of the container but the agent's own."""
+OURS = {1}
+"""The pids of the agent's processes that last."""
+
+
 class Process(NamedTuple):
     """A living process. started: in ticks since boot; with the pid it names a process for good."""
 
@@ -25,13 +31,13 @@ class Process(NamedTuple):
 
 
 def processes_of(uid: int) -> dict[int, Process]:
-    """All that run as `uid`, by their pid; without zombies."""
+    """All that run as `uid`, or EVERYONE, by their pid; without zombies."""
     return {process.pid: process for process in _all(uid)}
 
 
 def _all(uid: int) -> Iterator[Process]:
     for name in os.listdir("/proc"):
-        if name.isdigit() and _uid(name) == uid:
+        if name.isdigit() and (int(name) not in OURS if uid == EVERYONE else _uid(name) == uid):
             process = read_process(int(name))
             if process is not None:
                 yield process

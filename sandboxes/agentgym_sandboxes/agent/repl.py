@@ -95,6 +95,11 @@ class Repl:
                 pass
 
 
+def main(argv: list[str]) -> NoReturn:
+    """In the image's own Python. argv: the socket's descriptor."""
+    serve_repl(int(argv[0]))
+
+
 def serve_repl(control_fd: int) -> NoReturn:
     """Run what is ordered until the socket ends."""
     control = socket.socket(fileno=control_fd)
@@ -108,7 +113,8 @@ def serve_repl(control_fd: int) -> NoReturn:
         order, fds = receive(control)
         if order is None:
             os._exit(0)
-        _limit(cast("dict[str, int]", order["limits"]))
+        if order["limits"]:
+            _limit(cast("dict[str, int]", order["limits"]))
         with open(fds.pop(0), "rb") as file:
             code = file.read().decode("utf-8", "surrogatepass")
         for target, fd in enumerate(fds):

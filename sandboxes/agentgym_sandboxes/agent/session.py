@@ -10,6 +10,7 @@ import collections
 import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -21,12 +22,13 @@ from .endings import num_connections
 from .frames import memory_file
 from .job import Job
 from .limits import WORK, ChildLimits
+from .processes import EVERYONE
 from .reactor import Reactor
 from .sweep import MIN_KILLS
 from .turn import Turn
+from .users import find_user
 
 HOME = f"{WORK}/home"  # the same in every container: agents see it, and are trained on what they see
-MAX_PROCESSES = 96
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
 MAX_DRAINED = 64
@@ -65,8 +67,11 @@ class Session:
         self._reactor = reactor
         self._uid = reactor.take_uid()
         self._keeper = reactor.take_uid()
+        self._home = HOME
+        self._user: list[object] = []  # of a task's container: uid, gid, groups
+        self._own_python = True
         self._env: dict[str, str] = {}
-        self._most: dict[str, float] = {}
+        self._most: dict[str, int] = {}
         self._interpreter: Interpreter | None = None
         self._python_lost = False  # while no call was under way
         self._turn: Turn | None = None
@@ -76,11 +81,32 @@ class Session:
         self._drained: collections.deque[int] = collections.deque()
 
     def open(self, frame: frames.Frame) -> None:
-        """`env`: of its processes. `memory_mib`, `file_mib`: what no call may exceed."""
-        self._env = {"HOME": HOME, **cast("dict[str, str]", frame.header["env"])}
-        self._most = {name: cast(float, frame.header[name]) for name in ("memory_mib", "file_mib")}
-        self._reactor.send({"id": frame.header["id"], "home": HOME})
+        """`env`: of its processes. `memory_mib`, `file_mib`, `processes`: what no call may exceed.
+
+        own_python: false where `run` is the image's. place: in a task's container, the image's `user` and `work`
+        folder; all processes there but the agent's are the session's then, and no limit but the container's holds.
+        """
+        header = frame.header
+        self._own_python = bool(header.get("own_python", True))
+        self._most = {name: cast(int, header[name]) for name in ("memory_mib", "file_mib", "processes")}
+        home = HOME
+        if "place" in header:
+            try:
+                home = self._move(cast("dict[str, str]", header["place"]))
+            except (LookupError, OSError) as error:
+                self._reactor.send({"id": header["id"], "refused": str(error)})
+                return
+        self._env = {"HOME": home, **cast("dict[str, str]", header["env"])}
+        self._reactor.send({"id": header["id"], "home": self._home})
         self._look()
+
+    def _move(self, place: dict[str, str]) -> str:
+        """Go to a task's user and folder; its home. Raises LookupError, OSError."""
+        user = find_user(place["user"])
+        self._home = os.path.realpath(place["work"] or "/")
+        os.makedirs(self._home, exist_ok=True)
+        self._uid, self._user = EVERYONE, [user.uid, user.gid, user.groups]
+        return user.home
 
     def _look(self) -> None:
         """Now and then, also between calls."""
@@ -112,10 +138,18 @@ class Session:
         elif self._files is not None and self._files.number == number:
             self._reactor.sweeper.kill(self._keeper)
 
+    @property
+    def _place(self) -> dict[str, object]:
+        """Where its files are. anywhere: paths may be absolute, for all of the container is the task's."""
+        return {"work": self._home, "anywhere": bool(self._user)}
+
     # Runs and commands
 
     def run(self, frame: frames.Frame) -> None:
         """Blobs: code, stdin."""
+        if not self._own_python and shutil.which("python3", path=self._env.get("PATH", os.defpath)) is None:
+            self._answer({"id": frame.header["id"], "reason": "no_python"})
+            return
         lost, self._python_lost = self._python_lost, False
         if self._interpreter is not None and self._interpreter.control is None:
             self._reactor.sweeper.signal(self._uid, self._interpreter.pid, signal.SIGKILL)
@@ -126,7 +160,7 @@ class Session:
         turn.state_lost = lost
         fds = [memory_file(frame.blobs[0]), memory_file(frame.blobs[1]), *self._outputs(turn)]
         turn.token = os.urandom(16).hex()  # so that nothing is an answer that was said before the question
-        order: dict[str, object] = {"token": turn.token, "limits": turn.job.limits._asdict()}
+        order: dict[str, object] = {"token": turn.token, "limits": turn.job.limits._asdict() if not self._user else {}}
         try:
             repl.send(interpreter.control, order, fds)
         except OSError:  # it does not read: the snippet before said that it had ended, and goes on
@@ -137,7 +171,7 @@ class Session:
     def exec(self, frame: frames.Frame) -> None:
         """Blobs: JSON of `argv` and `folder`; stdin."""
         turn = self._begin(frame, self._interpreter, is_exec=True)
-        request = {**json.loads(frame.blobs[0]), "work": HOME, "env": self._env}
+        request = {**json.loads(frame.blobs[0]), **self._place, "env": self._env}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1]), *self._outputs(turn)]
         self._spawn("exec", self._uid, turn.job.limits, fds, functools.partial(self._command_ended, turn))
 
@@ -151,8 +185,11 @@ class Session:
 
     def _limits(self, wire: dict[str, float]) -> ChildLimits:
         limits = ChildLimits.of(wire)
+        if self._user:
+            return limits._replace(**self._most)  # the container's
         return limits._replace(  # memory is bounded by who asks
-            file_mib=min(limits.file_mib, int(self._most["file_mib"])), processes=min(limits.processes, MAX_PROCESSES)
+            file_mib=min(limits.file_mib, self._most["file_mib"]),
+            processes=min(limits.processes, self._most["processes"]),
         )
 
     def _outputs(self, turn: Turn) -> list[int]:
@@ -212,8 +249,9 @@ class Session:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         interpreter = self._interpreter = Interpreter(ours)
-        limits = ChildLimits(0, 0, int(self._most["memory_mib"]), int(self._most["file_mib"]), MAX_PROCESSES, 0, 0)
-        request = json.dumps({"work": HOME, "env": self._env}).encode()
+        limits = ChildLimits(wall_s=0, cpu_s=0, output_bytes=0, answer_mib=0, **self._most)
+        order = {**self._place, "env": self._env, "own_python": self._own_python}
+        request = json.dumps(order).encode()
         fds = [memory_file(request), theirs.detach()]
         self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
         self._reactor.watch(ours.fileno(), functools.partial(self._on_report, interpreter))
@@ -271,7 +309,9 @@ class Session:
             interpreter.control = None
 
     def _spawn(self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]) -> None:
-        order = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
+        order: dict[str, object] = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
+        if self._user:
+            order["user"] = self._user
         self._reactor.spawn(order, fds, on_end)
 
     # Files and reset
@@ -280,7 +320,7 @@ class Session:
         """Blobs: JSON of the request; data. Done by a child that the session's processes can't touch."""
         limits = ChildLimits(FILES_WALL_S, 0, 0, 0, 0, 0, 80)
         job = self._files = Job(cast(int, frame.header["id"]), limits, [])
-        request = {**json.loads(frame.blobs[0]), "work": HOME}
+        request = {**json.loads(frame.blobs[0]), **self._place}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1])]
         for name in ("reply", "data"):
             fds.append(job.pipe(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 from typing import cast
 
 from .command import run_command
@@ -42,6 +43,23 @@ def confine_session(uid: int, keeper: int, limits: ChildLimits) -> None:
             lower(kind, amount)
 
 
+def become(user: tuple[int, int, list[int]], keeper: int) -> None:
+    """Become the user of a task's container, with the rights that the engine gives it there: uid, gid, groups.
+
+    keeper: another uid for our real and saved one, for a child of ours; -1 for a process of the task's.
+    """
+    uid, gid, groups = user
+    os.setsid()
+    if keeper < 0:
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"1000")
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(*(uid if keeper < 0 else keeper, uid, uid if keeper < 0 else keeper))
+    os.umask(0o022)
+    lower(resource.RLIMIT_CORE, core_size())
+
+
 def run_session_child(op: str, fds: list[int]) -> int:
     """fds: the request, then as the operation needs them. Its exit code."""
     with open(fds[0], "rb") as file:
@@ -55,8 +73,13 @@ def run_session_child(op: str, fds: list[int]) -> int:
     os.environ.update(cast("dict[str, str]", request["env"]))
     if op == "repl":
         os.fchdir(open_root(work))
-        serve_repl(fds[1])
+        if request["own_python"]:
+            serve_repl(fds[1])
+        os.set_inheritable(fds[1], True)
+        program = sys.orig_argv[sys.orig_argv.index("-c") + 1]  # ours, which holds every module of the agent
+        program = program.replace("from agent.main import", "from agent.repl import")
+        os.execvp("python3", ["python3", "-s", "-c", program, str(fds[1])])
     for target, fd in enumerate(fds[1:]):
         os.dup2(fd, target)
         os.close(fd)
-    run_command(request["argv"], request["folder"], work)
+    run_command(request["argv"], request["folder"], work, anywhere=request["anywhere"])

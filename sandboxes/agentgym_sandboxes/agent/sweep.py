@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Set
 
 from .limits import home
+from .processes import EVERYONE, processes_of
 
 FOLDERS = ("/work", "/tmp", "/dev/shm")  # where a call can leave files
 MIN_KILLS = 50  # before what lives on is unkillable: the time may have passed while nothing ran
@@ -32,6 +33,8 @@ class Sweeper:
 
     def has_processes(self, uid: int) -> bool:
         """Whether any process, a zombie included, runs as `uid`."""
+        if uid == EVERYONE:
+            return bool(processes_of(uid))
         if not self._kernel_counts:
             return any(_runs_as(pid, uid) for pid in os.listdir("/proc") if pid.isdigit())
         try:
@@ -41,7 +44,11 @@ class Sweeper:
         return True
 
     def kill(self, uid: int) -> None:
-        """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it."""
+        """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it; of EVERYONE, one by one."""
+        if uid == EVERYONE:
+            for pid in processes_of(uid):
+                self.signal(uid, pid, signal.SIGKILL)
+            return
         _as_user(uid, os.kill, -1, signal.SIGKILL)
 
     def signal(self, uid: int, pid: int, number: int) -> None:
@@ -85,8 +92,8 @@ class Sweeper:
 
 
 def _as_user(uid: int, act: Callable[..., object], *arguments: int) -> None:
-    """Do something to processes of `uid`, with its rights; there may be none."""
-    os.seteuid(uid)
+    """Do something to processes of `uid`, with its rights, or to one of EVERYONE's with root's; there may be none."""
+    os.seteuid(max(uid, 0))
     try:
         act(*arguments)
     except (ProcessLookupError, PermissionError):

@@ -107,12 +107,16 @@ def _take_order(control: socket.socket, keys: dict[int, int]) -> None:
 def _confine(order: dict[str, Any], limits: ChildLimits) -> None:
     reseed()
     if "keeper" in order:
-        from .session_child import confine_session
+        from .session_child import become, confine_session
 
-        confine_session(order["uid"], order["keeper"], limits)
+        if "user" in order:
+            become(order["user"], order["keeper"])
+        else:
+            confine_session(order["uid"], order["keeper"], limits)
     else:
         drop_rights(order["uid"], limits, order["folder"])
-    restrict_writes(alone="keeper" not in order)
+    if "user" not in order:
+        restrict_writes(alone="keeper" not in order)
     if order["op"] == "judge":
         os.environ["TMPDIR"] = order["folder"]
         if not order["alone"]:

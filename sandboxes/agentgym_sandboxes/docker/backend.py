@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 from agentgym.errors import InfraError, UserError
@@ -18,10 +19,12 @@ from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.image import ImageChoice, provide_image, reference_of
 from agentgym_sandboxes.docker.layer import PackageLayer
+from agentgym_sandboxes.docker.machine import Request, request_of
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.session_network import SessionNetworks
 from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.session_pools import SessionPools
 from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
 from agentgym_sandboxes.host.backend import NOT_STARTED, AgentBackend, Answer
 from agentgym_sandboxes.host.reaper import owner_label
@@ -42,10 +45,13 @@ class DockerBackend(AgentBackend):
         self._meter.counts.update(dict.fromkeys(counts.COUNTS, 0))
         self._group: EngineGroup | None = None
         self._pool: Pool | None = None
-        self._sessions: SessionPool | None = None
+        self._sessions: SessionPools | None = None
 
     def supports(self, spec: SandboxSpec) -> bool:
-        return spec.image in (None, self._image) and spec.memory_mib <= self.config.memory_mib
+        """Any image for sessions. In a task's container it has the memory that it asks for."""
+        request = request_of(spec, self.config, self._image) if spec.session else None
+        fits = spec.memory_mib <= self.config.memory_mib or (request is not None and request.profile == "task")
+        return fits and (spec.session or spec.image in (None, self._image))
 
     async def probe(self) -> Capabilities:
         """What it enforces here.
@@ -88,13 +94,12 @@ class DockerBackend(AgentBackend):
             await self._pool.start()
             max_bytes = self.config.session_network_mib << 20
             networks = SessionNetworks(max_bytes, self._meter.counts, self.config.max_sessions)
-            self._sessions = SessionPool(
-                self.config,
-                lambda on_change: group.start_container(on_change, session=True),
-                networks.open,
-                self._meter,
-                networks.forward,
-            )
+
+            def make_pool(request: Request | None, num_elsewhere: Callable[[], int]) -> SessionPool:
+                start = partial(group.start_container, session=True, request=request)
+                return SessionPool(self.config, start, networks.open, self._meter, networks.forward, num_elsewhere)
+
+            self._sessions = SessionPools(make_pool, group.machine)
             group.watch()
         except BaseException as error:
             await asyncio.shield(asyncio.create_task(self._stop()))
@@ -126,10 +131,14 @@ class DockerBackend(AgentBackend):
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         """A container leased for an episode. Raises UserError for a network that names no hosts."""
-        AllowList(network)
+        return self.session_for(SandboxSpec(session=True, network=network))
+
+    def session_for(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Session]:
+        """The same, in the image that the spec names and under its profile."""
+        AllowList(spec.network)
         if self._sessions is None:
             raise SandboxUnavailable(NOT_STARTED)
-        return self._sessions.session(network)
+        return self._sessions.session(request_of(spec, self.config, self._image), spec.network)
 
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start, under the names in `counts.py` and `meter.py`."""

@@ -13,8 +13,9 @@ from agentgym_sandboxes.host.options import POSITIVE, check_ranges
 
 MAX_PRELOAD = 64
 TAKEN = frozenset(
-    {"/", "/bin", "/dev", "/etc", "/lib", "/proc", "/sys", "/tmp", "/usr", "/work"}
+    {"/", "/.agentgym", "/bin", "/dev", "/etc", "/lib", "/proc", "/sys", "/tmp", "/usr", "/work"}
 )  # by a container itself
+PROFILES = ("hardened", "task")
 RANGES = {
     **{"pool_size": (0, inf), "slots": (1, 16), "max_sessions": (1, inf), "spare_sessions": (0, inf)},
     "session_disk_mib": (1, 4096),
@@ -86,6 +87,12 @@ class DockerConfig:
     """Seconds within which it must answer."""
     reap_every_s: float = 60.0
     """Seconds between searches for what dead owners left behind."""
+    session_image: str | None = None
+    """The image of sessions whose task names none: any Linux image that the engine has, by name, id or digest; null is
+    the one that calls run in."""
+    session_profile: str = "hardened"
+    """What contains sessions whose task does not say: hardened, or task: a writable root and the image's user
+    (docs/security.md)."""
     max_sessions: int = 16
     """Sessions at a time, each with a container of its own."""
     spare_sessions: int = 1
@@ -108,6 +115,8 @@ class DockerConfig:
                 f"memory_mib {self.memory_mib}, container_memory_mib {self.container_memory_mib}: a call needs "
                 "at least 16 MiB, and its container at least as much"
             )
+        if self.session_profile not in PROFILES:
+            raise UserError(f"session_profile is {self.session_profile!r}; take one of {', '.join(PROFILES)}")
         self._check_engines()
         self._check_packages()
         for at in self.volumes:

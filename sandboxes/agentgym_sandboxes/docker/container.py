@@ -18,8 +18,10 @@ from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.failures import EngineError
+from agentgym_sandboxes.docker.machine import Machine
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
 from agentgym_sandboxes.host.answers import Crowded, NotAlone
+from agentgym_sandboxes.host.bundle import agent_argument
 from agentgym_sandboxes.host.running import wire_limits
 
 BACKSTOP_S = 6.0  # past a call's wall limit, or its cancel: the agent has 3 s to kill and sweep
@@ -66,7 +68,8 @@ class AgentStream(asyncio.Protocol):
 class Container:
     """A started container. `reserved` counts the slots in use; `lost` says why it can't be used any more.
 
-    cause: of the loss, as it is counted: lost, dirty, ping or backstop; closed when we asked for it.
+    machine: of a session in an image that a task named. cause: of the loss, as it is counted: lost, dirty, ping or
+    backstop; closed when we asked for it.
     """
 
     def __init__(self, engine: Engine, config: DockerConfig, on_change: Callable[[], None]) -> None:
@@ -76,6 +79,7 @@ class Container:
         self.started_s = time.monotonic()
         self.start_s = 0.0
         self.lost: str | None = None
+        self.machine: Machine | None = None
         self.cause = "lost"
         self._engine = engine
         self._config = config
@@ -101,21 +105,27 @@ class Container:
         settings_of: SettingsOf = container_settings,
         for_session: bool = False,
         mounts: Sequence[Json] = (),
+        machine: Machine | None = None,
     ) -> Self:
         """Create it and wait for its agent's hello. Leaves nothing behind when it fails. mounts: of a session's."""
         began_s = time.monotonic()
         container = cls(engine, config, on_change)
+        container.machine = machine
         loop = asyncio.get_running_loop()
         hello = container._pending[0] = loop.create_future()
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
         settings = settings_of(config, image, owner, remapped)
         if for_session:
             settings = session_settings(config, settings, mounts)
+        if machine is not None:
+            settings = machine.settings(settings)
         try:
             async with asyncio.timeout(config.start_timeout_s):
                 await engine.create(settings, container.name)
                 container._transport = await engine.attach(container.name, lambda: container._stream)
                 await engine.start(container.name)
+                if machine is not None:
+                    container._send(agent_argument().encode())
                 _check_hello(await hello, config)
         except BaseException as error:
             if not hello.done():

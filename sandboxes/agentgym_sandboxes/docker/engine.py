@@ -63,12 +63,18 @@ class Image:
     """An image that an engine has.
 
     layers: hashes of its contents, the same on every engine. packages: what was added to it, as numpy==2.3.1.
+    env: its variables, as NAME=VALUE. volumes: its folders that the engine puts on a volume.
     """
 
     image_id: str
     layers: tuple[str, ...]
     digests: tuple[str, ...]
     packages: tuple[str, ...] = ()
+    architecture: str = ""
+    user: str = ""
+    folder: str = ""
+    env: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
 
 
 class Engine:
@@ -182,12 +188,18 @@ class Engine:
             if isinstance(error.__cause__, ImageNotFound):
                 return None
             raise
-        labels = (found.get("Config") or {}).get("Labels") or {}
+        config = found.get("Config") or {}
+        labels = config.get("Labels") or {}
         return Image(
             image_id=str(found["Id"]),
             layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
             digests=tuple(text.partition("@")[2] for text in found.get("RepoDigests") or ()),
             packages=tuple(json.loads(labels.get(PACKAGES_LABEL, "[]"))),
+            architecture=str(found.get("Architecture") or ""),
+            user=str(config.get("User") or ""),
+            folder=str(config.get("WorkingDir") or ""),
+            env=tuple(config.get("Env") or ()),
+            volumes=tuple(config.get("Volumes") or ()),
         )
 
     async def create(self, settings: dict[str, Json], name: str) -> str:

@@ -15,8 +15,9 @@ from agentgym_sandboxes.docker.breaker import Circuit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
-from agentgym_sandboxes.docker.failures import EngineError, EngineUnreachable, ImageGone, NoEngineAnswers
+from agentgym_sandboxes.docker.failures import EngineError, EngineUnreachable, ImageGone, ImageUnusable, NoEngineAnswers
 from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.docker.machine import Machine, Request
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.volumes import Volumes, remove, unused
@@ -112,17 +113,23 @@ class EngineGroup:
         return {counts.ENGINES_OPEN: sum(member.is_open for member in self.members)}
 
     async def start_container(
-        self, on_change: Callable[[], None], *, session: bool = False, wait_s: float = 0.0
+        self,
+        on_change: Callable[[], None],
+        *,
+        session: bool = False,
+        request: Request | None = None,
+        wait_s: float = 0.0,
     ) -> Container:
         """Start a container on the least loaded engine that is healthy, as soon as its limits allow.
 
-        wait_s: how long to wait for an engine to come back.
-        Raises SandboxUnavailable with each engine's last error when there is none, InfraError when the start
-        failed.
+        request: of a session in an image that a task names. wait_s: how long to wait for an engine to come back.
+        Raises SandboxUnavailable with each engine's last error when there is none, ImageUnusable for a task's image,
+        InfraError when the start failed.
         """
         member = await self._assign(wait_s)
         engine, facts = member.engine, member.facts
         assert engine is not None and facts is not None
+        machine = await member.machine(request, self._owner) if request is not None else None
         member.num_starting += 1
         member.starts.begin()
         try:
@@ -139,6 +146,7 @@ class EngineGroup:
                     settings_of=self._settings_of,
                     for_session=session,
                     mounts=mounts,
+                    machine=machine,
                 )
         except InfraError as error:
             self._meter.counts[counts.START_FAILURES] += 1
@@ -146,6 +154,9 @@ class EngineGroup:
             if isinstance(error, EngineUnreachable):
                 member.starts.abandoned()
                 member.reach.failed(typed)
+            elif machine is not None and not isinstance(typed, SandboxDiskFull):  # the image's fault, not the engine's
+                member.starts.abandoned()
+                raise ImageUnusable(f"no session starts in image {machine.request.name}: {error}") from error
             else:
                 member.starts.failed(typed)
             raise self._of_all(typed) from error
@@ -168,6 +179,10 @@ class EngineGroup:
         """An image that another engine has is not gone."""
         others = (member for member in self.members if not isinstance(member.trouble, ImageGone))
         return SandboxUnavailable(str(error)) if isinstance(error, ImageGone) and any(others) else error
+
+    async def machine(self, request: Request) -> Machine:
+        """What the image is on one of the engines. Raises as `start_container` does."""
+        return await (await self._assign(0.0)).machine(request, self._owner)
 
     async def went_with_engine(self, name: str) -> bool:
         """Whether a lost container's engine is gone too."""

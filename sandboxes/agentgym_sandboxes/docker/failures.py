@@ -26,6 +26,10 @@ class ImageGone(SandboxUnavailable):
     """No engine has the image any more, so no container can be started; the message says what makes it."""
 
 
+class ImageUnusable(ImageGone):
+    """A task's image can't hold a session; the message says why."""
+
+
 class EngineUnreachable(EngineError):
     """The engine did not answer at all, or not in time."""
 

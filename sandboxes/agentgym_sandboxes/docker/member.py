@@ -11,8 +11,10 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
-from agentgym_sandboxes.docker.failures import EngineDiskFull
+from agentgym_sandboxes.docker.failures import EngineDiskFull, ImageUnusable
 from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.docker.machine import Machine, Request
+from agentgym_sandboxes.docker.tree import provide_tree
 from agentgym_sandboxes.host.meter import CallMeter
 
 STARTS_PER_CORE = 2  # in flight: more only wait for each other
@@ -30,6 +32,8 @@ class Member:
         self.engine: Engine | None = None
         self.facts: EngineFacts | None = None
         self.image_id = ""
+        self._machines: dict[Request, Machine] = {}
+        self._tree: asyncio.Task[str] | None = None
         self.reach = Breaker(config.engine_failures, REACH_BACKOFF_S)
         self.starts = Breaker(config.engine_failures)
         self.num_starting = 0
@@ -62,6 +66,32 @@ class Member:
         self.engine, self.facts, self.url = engine, facts, engine.url
         burst = STARTS_PER_CORE * facts.cpus
         self.in_flight, self.limit = asyncio.Semaphore(burst), StartLimit(config.starts_per_s, burst)
+
+    async def machine(self, request: Request, owner: str) -> Machine:
+        """What a session of an image that a task named needs here; a name means the same image as long as we run.
+
+        Raises ImageUnusable, InfraError.
+        """
+        if request in self._machines:
+            return self._machines[request]
+        engine = self.engine
+        assert engine is not None
+        image = await engine.image(request.image)
+        if image is None:
+            raise ImageUnusable(
+                f"the Docker engine at {self.url} has no image {request.name}, which a task names. `docker pull "
+                f"{request.name}` there, build it or load it."
+            )
+        own = await engine.image(self.image_id)
+        if own is not None and image.architecture != own.architecture:
+            raise ImageUnusable(
+                f"image {request.name} is for {image.architecture}, and the engine at {self.url} runs "
+                f"{own.architecture}; name one for {own.architecture}"
+            )
+        if self._tree is None or (self._tree.done() and (self._tree.cancelled() or self._tree.exception())):
+            self._tree = asyncio.create_task(provide_tree(engine, self.image_id, owner))
+        tree = await asyncio.shield(self._tree)
+        return self._machines.setdefault(request, Machine(request=request, image=image, tree=tree))
 
     @property
     def is_ready(self) -> bool:

@@ -53,10 +53,13 @@ class SessionPool(KeptPool):
         open_network: OpenNetwork | None = None,
         meter: CallMeter | None = None,
         forward: OpenForward | None = None,
+        num_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
+        """num_elsewhere: sessions of other pools that share `max_sessions`."""
         super().__init__(config, start_container, meter or CallMeter(), "session container", BACKOFFS_S)
         self._open_network = open_network
         self._forward = forward
+        self._num_elsewhere = num_elsewhere
         self._spare: collections.deque[Container] = collections.deque()
         self._leased: set[Container] = set()
         self._ending: set[Container] = set()  # of sessions
@@ -80,7 +83,7 @@ class SessionPool(KeptPool):
                     env = await self._open_network(container, network, stack)
                 forward = None if self._forward is None else partial(self._forward, container, stack=stack)
                 session = DockerSession(container, self._config.memory_mib, self._meter, forward)
-                await session.open(self._config.session_disk_mib, env, self._config.start_timeout_s)
+                await session.open(self._config, env)
                 yield session
         finally:
             if container.lost is not None and not self._closed:
@@ -128,7 +131,7 @@ class SessionPool(KeptPool):
 
     def _none_in_time(self) -> SandboxUnavailable:
         timeout_s = self._config.lease_timeout_s
-        if len(self._leased) + len(self._ending) >= self._config.max_sessions:
+        if self._room <= 0:
             return SandboxUnavailable(
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
@@ -158,7 +161,20 @@ class SessionPool(KeptPool):
     @property
     def _room(self) -> int:
         """How many more sessions there is room for."""
-        return self._config.max_sessions - len(self._leased) - len(self._ending)
+        return self._config.max_sessions - self.num_taken - self._num_elsewhere()
+
+    @property
+    def num_taken(self) -> int:
+        """Its containers that are leased, or not yet removed after it."""
+        return len(self._leased) + len(self._ending)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.num_taken and not self._waiting
+
+    def look_again(self) -> None:
+        """A session of another pool has ended."""
+        self._on_change()
 
     @property
     def _num_wanted(self) -> int:

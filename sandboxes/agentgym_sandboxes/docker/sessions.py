@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from agentgym.errors import UserError
 from agentgym.sandbox import (
@@ -22,8 +23,10 @@ from agentgym.sandbox import (
 )
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.profile import ONE_THREAD
+from agentgym_sandboxes.docker.failures import ImageUnusable
+from agentgym_sandboxes.docker.machine import Machine, opening
 from agentgym_sandboxes.host.answers import NO_ANSWER
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.running import result_of, wire_limits
@@ -31,7 +34,6 @@ from agentgym_sandboxes.host.running import result_of, wire_limits
 BACKSTOP_S = 12.0  # past a call's wall limit: the agent has 1 s to interrupt, 3 s to kill
 FILES_TIMEOUT_S = 75.0
 MAX_BYTES = 64 << 20  # of one file or one snapshot
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerSession(Session):
@@ -49,18 +51,20 @@ class DockerSession(Session):
         self._lead = forward
         self._led = ("", 0)  # to which target, and its port
         self._memory_mib = memory_mib
+        self._machine: Machine | None = None
         self._meter = meter or CallMeter()
         self._turns = asyncio.Lock()
         self._home = ""
 
-    async def open(self, disk_mib: int, env: Mapping[str, str], timeout_s: float) -> None:
-        """env: of its processes, besides HOME, PATH and LANG."""
-        header: Header = {
-            "memory_mib": self._memory_mib,
-            "file_mib": disk_mib,
-            "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD, **env},
-        }
-        frame = await self._container.ask("session.open", header, (), timeout_s)
+    async def open(self, config: DockerConfig, env: Mapping[str, str]) -> None:
+        """env: of its processes, besides what the image has. Raises SandboxUnavailable for an image's unknown user."""
+        machine = self._machine = self._container.machine
+        header = opening(config) if machine is None else machine.opening(config)
+        self._memory_mib = cast(int, header["memory_mib"])
+        header["env"] = {**cast("dict[str, str]", header["env"]), **env}
+        frame = await self._container.ask("session.open", header, (), config.start_timeout_s)
+        if machine is not None and "refused" in frame.header:
+            raise ImageUnusable(f"image {machine.request.name} can't hold a session: {frame.header['refused']}")
         self._home = str(frame.header.get("home"))
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
@@ -99,6 +103,7 @@ class DockerSession(Session):
 
     async def reset(self) -> None:
         """Makes the sandbox as new: no process, no name, no file is left. Raises SandboxDirty when that fails."""
+        self._check_resets("reset")
         async with self._turns:
             await self._reset()
 
@@ -110,6 +115,7 @@ class DockerSession(Session):
         """Put a snapshot in place of all files. A bad one is refused before anything is removed."""
         if len(snapshot) > MAX_BYTES + (1 << 20):
             raise FileRefused(f"the snapshot has {len(snapshot)} bytes; at most {MAX_BYTES} are allowed")
+        self._check_resets("restore")
         async with self._turns:
             await self._ask_files({"do": "check"}, snapshot)
             await self._reset()
@@ -127,6 +133,10 @@ class DockerSession(Session):
                 port = await self._lead(target)
                 self._led = (target, port)
             return port
+
+    def _check_resets(self, what: str) -> None:
+        if self._machine is not None and self._machine.request.profile == "task":
+            raise UserError(f"no {what} in a session of profile 'task': it may change any file; open another session")
 
     async def _call(self, kind: str, blobs: Sequence[bytes], limits: Limits) -> RunResult:
         if kind == "exec" and limits.reserves:  # no limit on addresses: the container's is on memory
@@ -164,6 +174,11 @@ class DockerSession(Session):
     async def _ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame:
         frame = await self._container.ask(op, header, blobs, timeout_s, cancel="session.cancel")
         reason = frame.header.get("reason", "failed")
+        if reason == "no_python" and self._machine is not None:
+            raise UserError(
+                f"the image {self._machine.request.name} has no python3 in its PATH, which `run` takes; "
+                "call `exec`, or name an image with Python 3.9 or later"
+            )
         if reason == "dirty":
             self._container.give_up("a session left something that could not be removed")
             raise SandboxDirty(f"container {self._container.name}: {self._container.lost}")

@@ -74,6 +74,25 @@ async def test_a_command_line_agent_uses_its_tool_and_goes_on_with_its_conversat
     assert bool(episode.branch_reasons) == rewrites, episode.branch_reasons
 
 
+@pytest.mark.agents
+async def test_gemini_cli_compacts_before_another_prompt_and_what_it_wrote_is_a_branch():
+    call = {"function": {"name": "run_shell_command", "arguments": {"command": "seq 1 3000", "description": "Count"}}}
+    summary = "<state_snapshot>It was counted.</state_snapshot>"
+    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Counted.", summary, summary, "Once more."]
+    prompts = []
+
+    def policy(prompt):
+        prompts.append(prompt)
+        return replies[len(prompts) - 1]
+
+    agent = GeminiCli(program=f"{BIN}/gemini", context_tokens=4000)
+    config = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
+    episode = await play_agent(agent, TwoQuestions(), policy, config=config)
+    assert episode.stop is Stop.DONE and episode.info["success"] is True, episode.info["agent"]
+    assert ["2999" in prompt for prompt in prompts] == [False, True, True, True, False]
+    assert summary in prompts[4] and len(episode.all_branches) == 4 and len(episode.turns) == 5
+
+
 @pytest.mark.parametrize("kind", [ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode])
 async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_path):
     with pytest.raises(UserError, match=f"no program 'no-such'; `npm install -g {kind.package}`"):

@@ -1,0 +1,116 @@
+"""A session in an image that its task names: what the image says, and the settings of its container."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from agentgym.types import Json, SandboxSpec
+from agentgym_sandboxes.agent.frames import Header
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.engine import Image
+from agentgym_sandboxes.docker.profile import MIB, ONE_THREAD, PROCESSES_PER_SESSION
+from agentgym_sandboxes.docker.tree import PYTHON, TREE
+from agentgym_sandboxes.docker.volumes import mount
+from agentgym_sandboxes.host.bundle import agent_argument
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SESSION_PROCESSES = 96  # fewer than its container may have, so that the agent can always start one of its own
+TASK_PROCESSES = 1024
+_READ_AGENT = """\
+import os, sys
+length, program = int(sys.argv.pop(1)), b""
+while len(program) < length:
+    program += os.read(0, length - len(program)) or sys.exit()
+sys.orig_argv = ["python3", "-c", program.decode()]
+exec(program)
+"""  # it comes on standard input: `ps` in a task's image is not to print all of it
+_OF_HARDENED = ("ReadonlyRootfs", "CapDrop", "CapAdd", "SecurityOpt", "Tmpfs", "Ulimits", "IpcMode")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a session runs in: an image, by name, id or digest, under a profile, with so much memory."""
+
+    image: str
+    profile: str
+    memory_mib: int
+    name: str = field(default="", compare=False)  # of the image, for a person
+
+
+def request_of(spec: SandboxSpec, config: DockerConfig, ours: str) -> Request | None:
+    """None for a session in our own image. ours: its name."""
+    image, profile = spec.image or config.session_image, spec.profile or config.session_profile
+    if image in (None, ours) and profile == "hardened":
+        return None
+    most = config.container_memory_mib
+    image = image or ours
+    return Request(image, profile, max(most, spec.memory_mib) if profile == "task" else most, image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """An image on one engine. tree: the volume there with our Python."""
+
+    request: Request
+    image: Image
+    tree: str
+
+    @property
+    def _is_task(self) -> bool:
+        return self.request.profile == "task"
+
+    def settings(self, settings: dict[str, Json]) -> dict[str, Json]:
+        """The body of a create call, made of that of a session in our own image.
+
+        Of the image's variables none reaches the agent: a name without a value takes one away.
+        """
+        command = cast("list[str]", settings["Cmd"])  # python3, its options, the agent
+        host = dict(cast("dict[str, Json]", settings["HostConfig"]))
+        host["Mounts"] = [*cast("list[Json]", host["Mounts"]), mount(self.tree, TREE)]
+        if self._is_task:
+            for name in _OF_HARDENED:
+                host.pop(name, None)
+            memory = self.request.memory_mib * MIB
+            host |= {"Memory": memory, "MemorySwap": memory, "PidsLimit": TASK_PROCESSES}
+        else:
+            folders = {folder: "rw,nosuid,nodev,mode=1777,size=1m" for folder in self.image.volumes}
+            host["Tmpfs"] = {**folders, **cast("dict[str, Json]", host["Tmpfs"])}
+        given = cast("list[str]", settings["Env"])
+        names = {pair.partition("=")[0] for pair in given}
+        return {
+            **settings,
+            "Image": self.image.image_id,
+            "Entrypoint": [*PYTHON, "-s", "-c", _READ_AGENT],
+            "Cmd": [str(len(agent_argument().encode())), *command[command.index("-c") + 2 :]],
+            "Env": [*given, *sorted({pair.partition("=")[0] for pair in self.image.env} - names)],
+            "Healthcheck": {"Test": ["NONE"]},
+            "HostConfig": host,
+        }
+
+    def opening(self, config: DockerConfig) -> Header:
+        """What the agent is given when a session begins."""
+        own = dict(pair.split("=", 1) for pair in self.image.env if "=" in pair)
+        env = {"PATH": PATH, **({} if self._is_task else ONE_THREAD), **own}
+        if not self._is_task:
+            env.pop("HOME", None)  # its own is read-only
+            return {**opening(config), "env": env, "own_python": False}
+        return {
+            "memory_mib": self.request.memory_mib,
+            "file_mib": config.session_disk_mib,
+            "processes": TASK_PROCESSES,
+            "env": env,
+            "own_python": False,
+            "place": {"user": self.image.user, "work": self.image.folder},
+        }
+
+
+def opening(config: DockerConfig) -> Header:
+    """What the agent is given when a session in our own image begins."""
+    assert SESSION_PROCESSES < PROCESSES_PER_SESSION
+    return {
+        "memory_mib": config.memory_mib,
+        "file_mib": config.session_disk_mib,
+        "processes": SESSION_PROCESSES,
+        "env": {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD},
+    }

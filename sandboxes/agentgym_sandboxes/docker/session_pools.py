@@ -1,0 +1,74 @@
+"""Session pools: one for our own image, and one for each other that tasks name, by its id and profile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeAlias
+
+from agentgym.sandbox import SandboxUnavailable
+from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.machine import Machine, Request
+from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.sessions import DockerSession
+
+MAX_POOLS = 8
+"""Of tasks' images; beyond it, those that were not used for longest are closed, with their warm containers."""
+
+MakePool: TypeAlias = Callable[[Request | None, Callable[[], int]], SessionPool]
+"""Makes the pool of a request; the function reports how many sessions others have."""
+
+
+class SessionPools:
+    """Leases sessions; `max_sessions` counts those of all pools. find: what a request means on the engines."""
+
+    def __init__(self, make: MakePool, find: Callable[[Request], Awaitable[Machine]]) -> None:
+        self._make = make
+        self._find = find
+        self._ids: dict[Request, Request] = {}  # by name, and by id
+        self._pools: dict[Request | None, SessionPool] = {}  # the latest used last
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @asynccontextmanager
+    async def session(self, request: Request | None, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
+        """Raises as `SessionPool.session` does, and ImageUnusable."""
+        pool = self._pool(request if request is None else await self._by_id(request))
+        try:
+            async with pool.session(network) as session:
+                yield session
+        finally:
+            for other in self._pools.values():
+                other.look_again()
+
+    def gauges(self) -> dict[str, float]:
+        """What is true now, of all pools together."""
+        found = [pool.gauges() for pool in self._pools.values()]
+        return {name: sum(one[name] for one in found) for name in (counts.SESSIONS_OPEN, counts.SESSIONS_WAITING)}
+
+    async def close(self) -> None:
+        """Remove every container."""
+        self._closed = True
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()), *self._closing)
+
+    async def _by_id(self, request: Request) -> Request:
+        if request not in self._ids:
+            machine = await self._find(request)
+            self._ids[request] = replace(request, image=machine.image.image_id)
+        return self._ids[request]
+
+    def _pool(self, request: Request | None) -> SessionPool:
+        if self._closed:
+            raise SandboxUnavailable(SessionPool.CLOSED)
+        pool = self._pools.pop(request, None)
+        if pool is None:
+            pool = self._make(request, lambda: sum(one.num_taken for one in self._pools.values() if one is not pool))
+        self._pools[request] = pool
+        idle = [key for key, one in self._pools.items() if key is not None and one is not pool and one.is_idle]
+        for key in idle[: max(0, len(self._pools) - MAX_POOLS)]:
+            closing = asyncio.create_task(self._pools.pop(key).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        return pool

@@ -1,0 +1,125 @@
+"""Command-line agents inside a session: they come along, reach the endpoint and nothing else, and change its files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from agentgym.env import Environment, Reply
+from agentgym.rollout.config import RolloutConfig
+from agentgym.sandbox import Session
+from agentgym.testing import play_agent
+from agentgym.types import SandboxSpec, Stop, Task
+from agentgym_plugins.agents.cli_agents import ClaudeCode, CliAgent, Codex, OpenCode, QwenCode
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+
+pytestmark = [pytest.mark.agents, pytest.mark.docker, pytest.mark.usefixtures("engine")]
+
+BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
+COMMAND = "printf hello > a.txt; bash -c ': > /dev/tcp/1.1.1.1/443'"
+AGENTS = {
+    "claude_code": (ClaudeCode(program=f"{BIN}/claude"), "Bash", {"command": COMMAND, "description": "Write"}),
+    "codex": (Codex(program=f"{BIN}/codex"), "exec_command", {"cmd": COMMAND}),
+    "opencode": (OpenCode(program=f"{BIN}/opencode"), "bash", {"command": COMMAND, "description": "Write"}),
+    "qwen_code": (
+        QwenCode(program=f"{BIN}/qwen"), "run_shell_command",
+        {"command": COMMAND, "is_background": False, "description": "Write"},
+    ),
+}  # fmt: skip
+CONFIG = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
+
+
+class WriteHello(Environment[Session]):
+    """Looks into the session's files, and asks once more."""
+
+    name = "write_hello"
+    rewards = {"success": 1.0}
+    max_turns = 2
+
+    def tasks(self, split, seed=0):
+        yield Task(
+            task_id="t", prompt=({"role": "user", "content": "Write hello."},), sandbox=SandboxSpec(session=True)
+        )
+
+    async def start(self, context):
+        return context.session
+
+    async def reply(self, context):
+        session = context.state
+        context.info["files"] = sorted(one.path for one in await session.files())
+        context.info["success"] = await session.read("a.txt") == b"hello"
+        if context.turn == 2:
+            return Reply(done=True)
+        return Reply(messages=({"role": "user", "content": "And once more?"},))
+
+
+@asynccontextmanager
+async def sandbox(agent: CliAgent, **options: object) -> AsyncIterator[DockerBackend]:
+    await agent.check()
+    config = DockerConfig(
+        pool_size=1, spares=0, spare_sessions=0, reap_every_s=1e6, volumes=dict(await agent.volumes())
+    )
+    async with DockerBackend(replace(config, **options)) as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_an_agent_in_a_session_changes_its_files_and_reaches_the_policy_alone(name: str) -> None:
+    agent, tool, arguments = AGENTS[name]
+    agent = replace(agent, where="session")
+    call = {"function": {"name": tool, "arguments": arguments}}
+    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Written.", "Once more."]
+    prompts = []
+
+    def policy(prompt):
+        prompts.append(prompt)
+        return replies[len(prompts) - 1]
+
+    async with sandbox(agent, container_memory_mib=2048, cpus=2.0) as backend:
+        episode = await play_agent(agent, WriteHello(), policy, config=CONFIG, sandbox=backend)
+    notes = episode.info["agent"]
+    assert episode.stop is Stop.DONE and episode.info["success"] is True, notes
+    assert episode.info["files"] == ["a.txt"] and len(prompts) == 3
+    assert "Network is unreachable" in prompts[1] and "And once more?" in prompts[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script(CliAgent):
+    """A script for Node."""
+
+    package = "script@1.0.0"
+    continues = ()
+
+    program: str = ""
+
+    def options(self):
+        return ()
+
+
+async def test_what_a_carried_program_does_wrong_is_its_own_and_what_it_wrote_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text("{}")
+    file = tmp_path / "script.js"
+    file.write_text(
+        "#!/usr/bin/env node\nif (process.argv.includes('--version')) process.exit();\n"
+        "console.error('begun in', process.env.HOME);\neval(process.argv[2]);\n"
+    )
+    file.chmod(0o755)
+    agent = Script(program=str(file), where="session", output_mib=1)
+    wrong = {
+        "exit": ("process.exit(3)", 0.0),
+        "timeout": ("for (;;);", 2.0),
+        "output_limit": ("for (;;) require('fs').writeSync(1, 'x'.repeat(65536))", 0.0),
+        "oom": ("const kept = []; for (;;) kept.push(Buffer.alloc(1 << 24, 1))", 0.0),
+    }
+    async with sandbox(agent, container_memory_mib=512) as backend:
+        for kind, (script, time_s) in wrong.items():
+            one = replace(agent, flags=(script,), time_s=time_s)
+            episode = await play_agent(one, WriteHello(), [], config=CONFIG, sandbox=backend)
+            notes = episode.info["agent"]
+            assert episode.stop is Stop.AGENT and notes["failure"]["kind"] == kind, (kind, episode.error, notes)
+            assert len(notes["output"]) <= 8000 and (kind == "oom" or "begun in /tmp/agent-home" in notes["errors"])
