@@ -11,7 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # torchstore comes last and alone: its pins name older versions than it runs with
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
-NPM_AGENTS := .npm-agents
+NEWEST ?=
+NPM_AGENTS := .npm-agents$(NEWEST)
+PYPI_AGENTS := .pypi-agents$(NEWEST)
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 VERIFIERS := .venv-verifiers
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
@@ -21,7 +24,7 @@ LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --qui
   && { $(VENV)/bin/python benchmarks/structure.py --check > $(VENV)/budgets.log || { cat $(VENV)/budgets.log; false; }; } \
   && echo "lint: ruff, mypy, the import rules and the budgets are clean"
 
-.PHONY: environments train test test-hostile test-vllm test-agents lint setup setup-test clean help
+.PHONY: environments train test test-hostile test-vllm test-agents test-agents-newest lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -86,9 +89,19 @@ $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
 	@touch $@
 
+# the packages of a list in the tested versions, or with NEWEST=-newest in the newest
+packages = $$(sed -E '/^\#/d$(if $(NEWEST),; s/==.*//; s/(.)@[^@]*$$/\1@latest/)' tests/$(1))
+
 $(NPM_AGENTS)/.installed: tests/npm-agents.txt
 	@echo "setup: installing agent programs of npm into $(NPM_AGENTS)"
-	@npm install --silent --no-audit --no-fund --prefix $(NPM_AGENTS) $$(grep -v '^#' tests/npm-agents.txt)
+	@npm install --silent --no-audit --no-fund --prefix $(NPM_AGENTS) $(call packages,npm-agents.txt)
+	@touch $@
+
+$(PYPI_AGENTS)/.installed: tests/pypi-agents.txt
+	@echo "setup: installing agent programs of PyPI into $(PYPI_AGENTS), each into an environment of its own"
+	@set -e; for package in $(call packages,pypi-agents.txt); do \
+	  folder=$(PYPI_AGENTS)/$${package%%==*}; $(PYTHON312) -m venv $$folder; \
+	  $$folder/bin/python -m pip --disable-pip-version-check -q install --no-compile $$package; done
 	@touch $@
 
 $(VERIFIERS)/.installed: tests/requirements-verifiers.txt
@@ -106,12 +119,18 @@ $(OPENENV)/.installed:
 	@$(OPENENV)/bin/python -m pip --disable-pip-version-check -q install openenv-core==0.3.0
 	@touch $@
 
-test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(OPENENV)/.installed ## agent programs and OpenEnv, unchanged, against ours, in environments of their own
+test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(OPENENV)/.installed ## agent programs and OpenEnv, unchanged, against ours, in environments of their own
+	@echo "command-line agents:"; npm ls --depth 0 --prefix $(NPM_AGENTS) | tail -n +2
+	@for folder in $(PYPI_AGENTS)/*/; do $$folder/bin/python -m pip freeze | grep "^$$(basename $$folder)=="; done
 	@# programs leave connections to the garbage collector, which is no fault of the test that it comes in
-	@$(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
+	@AGENTGYM_TEST_AGENTS=$(NEWEST) $(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
 	  tests/serve/clients tests/serve/test_openenv_client.py tests/plugins/agents -m agents $(ARGS)
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed
+test-agents-newest: ## the same with the newest version of each command-line agent, installed again
+	@rm -rf .npm-agents-newest .pypi-agents-newest
+	@$(MAKE) --no-print-directory test-agents NEWEST=-newest
+
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) $(NPM_AGENTS) $(VERIFIERS) $(OPENENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) .npm-agents* .pypi-agents* $(VERIFIERS) $(OPENENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -94,6 +94,11 @@ class Agent(ABC):
         as `output_config.format`. How often each was dropped is kept with the episode."""
         return ()
 
+    def is_side_call(self, messages: Sequence[Message], tools: Sequence[Schema]) -> bool:
+        """Whether a call of its program only names a session or summarises it. Such a turn is kept and not trained,
+        unless all of the episode's turns are such."""
+        return False
+
     @property
     def wants_session(self) -> bool:
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""

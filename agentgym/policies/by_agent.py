@@ -87,6 +87,7 @@ class AgentPlayer(EpisodePlayer):
             activity=self.activity,
             until_s=runner.until_s,
             drops=self.agent.drops,
+            is_side_call=self.agent.is_side_call,
         )
         key = self.endpoint.admit(handler)
         context = PlayingContext(runner, self.endpoint, key)

@@ -12,7 +12,7 @@ import itertools
 import math
 from array import array
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentgym.policies.call_handler import CallAnswer, CallHandler, CallRefused, CallRequest, too_long
@@ -71,8 +71,10 @@ class EpisodeHandler:
         max_turns: int | None = None,
         until_s: float | None = None,
         drops: Collection[str] = (),
+        is_side_call: Callable[[Sequence[Message], Sequence[Schema]], bool] = lambda messages, tools: False,
     ) -> None:
         """max_turns: of the policy; None is config's. drops: fields of requests that may be dropped unseen.
+        is_side_call: see `Agent.is_side_call`.
 
         until_s: the end of the episode's time by the loop's clock, without waits in the engine's queue; None begins
         config.episode_time_s with the first call.
@@ -83,6 +85,8 @@ class EpisodeHandler:
         self.counts: Counter[str] = Counter()
         self._renderer, self._generator, self._config = renderer, generator, config
         self.drops = drops
+        self._is_side_call = is_side_call
+        self._side_turns: list[int] = []
         self._greedy, self._activity = greedy, activity or Activity()
         self._max_turns = max_turns or config.max_turns or math.inf
         self._until_s = until_s
@@ -117,13 +121,20 @@ class EpisodeHandler:
         return self._recorded(asked, completion)  # nothing is awaited from here on: a call is recorded whole or not
 
     def conclude(self) -> None:
-        """No more calls, and those under way are not recorded. Sets the stop of an episode that outgrew its context."""
+        """No more calls, and those under way are not recorded. Sets the stop of an episode that outgrew its context,
+        and masks the turns of side calls."""
         self._concluded = True
         self.over.set()
+        turns, notes = self.episode.turns, self.episode.info.get("agent", {})
+        assert isinstance(notes, dict)
         if self.counts:
-            notes = self.episode.info.setdefault("agent", {})
-            assert isinstance(notes, dict)
             notes["not_honoured"] = dict(self.counts)
+        if 0 < len(self._side_turns) < len(turns):
+            notes["side_turns"] = [number + 1 for number in self._side_turns]
+            for number in self._side_turns:
+                turns[number] = replace(turns[number], masked=True)
+        if notes:
+            self.episode.info["agent"] = notes
         if self._too_long and self.episode.stop is None:
             self.episode.stop = Stop.EPISODE_TOKENS
             if not self.episode.turns:
@@ -230,6 +241,8 @@ class EpisodeHandler:
         if reading.malformed and config.malformed_calls == "mask":
             turn = replace(turn, masked=True)
         calls = tuple(ToolCall(call.name, call.arguments, f"call{next(self._call_ids):05d}") for call in reading.calls)
+        if self._is_side_call(asked.request.messages, asked.tools):
+            self._side_turns.append(len(episode.turns))
         self._grow(asked, turn, reading, calls)
         self._too_long = ""
         if turn.finish_reason is FinishReason.TIME:

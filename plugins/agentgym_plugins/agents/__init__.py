@@ -11,6 +11,7 @@ from agentgym.hooks import hookimpl
 def agents() -> Mapping[str, str]:
     here = "agentgym_plugins.agents"
     return {
+        "aider": f"{here}.aider:Aider",
         "claude_code": f"{here}.cli_agents:ClaudeCode",
         "codex": f"{here}.cli_agents:Codex",
         "command": f"{here}.command:Command",
@@ -19,6 +20,7 @@ def agents() -> Mapping[str, str]:
         "mini_swe": f"{here}.mini_swe:MiniSwe",
         "opencode": f"{here}.cli_agents:OpenCode",
         "openai_agents": f"{here}.openai_agents:OpenaiAgents",
+        "openhands": f"{here}.openhands:OpenHands",
         "qwen_code": f"{here}.cli_agents:QwenCode",
         "smolagents": f"{here}.smol:Smolagents",
     }

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import shutil
 import tempfile
 from abc import abstractmethod
@@ -14,16 +16,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from agentgym.agents import AgentContext, AgentFailed
 from agentgym.errors import UserError
 from agentgym.programs import Program
 from agentgym.sandbox import Session
-from agentgym.types import Json
+from agentgym.tools import Schema
+from agentgym.types import Json, Message
 from agentgym_plugins.agents.carried import AT, Carried, cache_folder
 from agentgym_plugins.agents.command import StartedProgram, arguments_of, environ_of, whole_path
 from agentgym_plugins.agents.in_session import HOME, write_home
+
+log = logging.getLogger(__name__)
 
 VERSION_S = 60.0
 _GEMINI_TOKENS = 1_048_576  # what Gemini CLI takes for the context of a model that it does not know
@@ -33,8 +38,12 @@ _GEMINI_TOKENS = 1_048_576  # what Gemini CLI takes for the context of a model t
 class CliAgent(StartedProgram):
     """A command-line agent, started in an empty folder with the task as its prompt; its last message is the answer."""
 
+    installs: ClassVar[str] = "npm install -g"
+    """The command that installs a package."""
     package: ClassVar[str]
-    """On npm, with the version that was tested."""
+    """With the version that was tested."""
+    side_words: ClassVar[str] = ""
+    """Words in the last message of a call that summarises the session although it has tools."""
     continues: ClassVar[Sequence[str]]
     """Words that have it go on with its last conversation."""
 
@@ -44,6 +53,8 @@ class CliAgent(StartedProgram):
     """More of its own options."""
     context_tokens: int = 32_000
     """At how many tokens of a conversation it compacts it; give what rollout.max_episode_tokens leaves."""
+    side_calls: Literal["mask", "train"] = "mask"
+    """What becomes of turns in which it names its session or summarises it: they are not trained, or as all others."""
     memory_mib: int = 0
     """Memory of each of its processes, in MiB; 0 is no limit. JavaScript engines reserve far more than they use."""
 
@@ -101,25 +112,43 @@ class CliAgent(StartedProgram):
             shared = environ_of(context, context.url, f"{home}/task.json")
             return {"HOME": str(home), **shared, **own}, {"task.json": task, **texts}
 
+    def is_side_call(self, messages: Sequence[Message], tools: Sequence[Schema]) -> bool:
+        """Calls without tools are such, as all of its own work has some."""
+        summarises = bool(self.side_words) and self.side_words in messages[-1]["content"]
+        return self.side_calls == "mask" and (not tools or summarises)
+
     async def check(self) -> None:
         """Raises UserError for a program that is missing or does not start."""
         if shutil.which(self.program, path=self.environ.get("PATH")) is None:
             raise UserError(
-                f"agent.program: there is no program {self.program!r}; `npm install -g {self.package}` installs the "
+                f"agent.program: there is no program {self.program!r}; `{self.installs} {self.package}` installs the "
                 "tested one, or give its path"
             )
-        await self.version()
+        found = await self.version()
+        if self.tested not in found:
+            log.warning("%s is %s; the tested version is %s", self.program, found, self.tested)
+        vars(self)["_version"] = found
         if self.where == "session":
             _ = self._carried
 
+    @property
+    def tested(self) -> str:
+        """The version that was tested."""
+        return re.split("@|==", self.package)[-1]
+
     async def version(self) -> str:
         """What the program says of its version. Raises UserError where it does not start."""
-        environ = {"HOME": "/nonexistent", **self.environ}
-        program = Program((whole_path(self.program), "--version"), folder=Path("/"), environ=environ, output_mib=1)
-        try:
-            return (await program.run(VERSION_S)).strip()
-        except AgentFailed as error:
-            raise UserError(f"`{self.program} --version`: {error.message}{program.output[-500:]}") from None
+        with tempfile.TemporaryDirectory(prefix="agentgym-agent-") as home:
+            argv, environ = (whole_path(self.program), "--version"), {"HOME": home, **self.environ}
+            program = Program(argv, folder=Path(home), environ=environ, output_mib=1)
+            try:
+                return (await program.run(VERSION_S)).strip()
+            except AgentFailed as error:
+                raise UserError(f"`{self.program} --version`: {error.message}{program.output[-500:]}") from None
+
+    async def play(self, context: AgentContext) -> None:
+        context.note("version", vars(self).get("_version", ""))
+        await super().play(context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +156,7 @@ class ClaudeCode(CliAgent):
     """Anthropic's Claude Code, with its tools for commands and files; its prompt is short with `--bare`."""
 
     package = "@anthropic-ai/claude-code@2.1.332"
+    side_words = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
     continues = ("--continue",)
 
     program: str = "claude"

@@ -78,6 +78,10 @@ class StartedProgram(Agent):
         """Its own environment variables. home: its HOME, in which its settings can be written."""
         return {}
 
+    def said(self, output: str) -> str:
+        """Its answer, of what it wrote to standard output. Raises AgentFailed where that says that it failed."""
+        return output.strip()
+
     @cached_property
     def _slots(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self.at_once)
@@ -136,7 +140,7 @@ class StartedProgram(Agent):
                 answer_file=self.answer_file,
                 limits=limits,
             )
-            if (await context.answer(text)).done:
+            if (await context.answer(text if self.answer_file else self.said(text))).done:
                 return
             again = True
 
@@ -167,7 +171,7 @@ class StartedProgram(Agent):
             context.note("files", await asyncio.to_thread(_files, work))
         if self.answer_file:
             return await asyncio.to_thread(_read, work, self.answer_file)
-        return output.strip()
+        return self.said(output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""The command-line agents: unchanged, from npm, each with its own settings; what is missing is said."""
+"""The command-line agents: unchanged, from npm and PyPI, each with its own settings; what is missing is said."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+from dataclasses import dataclass
 
 import pytest
 
@@ -10,22 +11,36 @@ from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
 from agentgym.rollout.config import RolloutConfig
 from agentgym.testing import play_agent
-from agentgym.types import Stop, Task
+from agentgym.types import Message, Stop, Task
+from agentgym_plugins.agents.aider import Aider
 from agentgym_plugins.agents.cli_agents import ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode
+from agentgym_plugins.agents.openhands import OpenHands
+from tests.agent_programs import NEWEST, program
 
-BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
 WRITE = "printf hello > a.txt"
+WRITTEN = "a.txt\n```\nhello\n```\n"
+
+
+def calls(tool: str, **arguments: object) -> Message:
+    """The policy's turn that calls a tool."""
+    return {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": tool, "arguments": arguments}}]}
+
+
 AGENTS = {
-    "claude_code": (ClaudeCode(program=f"{BIN}/claude"), "Bash", {"command": WRITE, "description": "Write"}),
+    "aider": (Aider(program=program("aider")), WRITTEN),
+    "claude_code": (ClaudeCode(program=program("claude")), calls("Bash", command=WRITE, description="Write")),
     "claude_code_full": (
-        ClaudeCode(program=f"{BIN}/claude", bare=False), "Bash", {"command": WRITE, "description": "Write"},
+        ClaudeCode(program=program("claude"), bare=False), calls("Bash", command=WRITE, description="Write"),
     ),
-    "codex": (Codex(program=f"{BIN}/codex"), "exec_command", {"cmd": WRITE}),
-    "gemini_cli": (GeminiCli(program=f"{BIN}/gemini"), "run_shell_command", {"command": WRITE, "description": "Write"}),
-    "opencode": (OpenCode(program=f"{BIN}/opencode"), "bash", {"command": WRITE, "description": "Write"}),
+    "codex": (Codex(program=program("codex")), calls("exec_command", cmd=WRITE)),
+    "gemini_cli": (
+        GeminiCli(program=program("gemini")), calls("run_shell_command", command=WRITE, description="Write"),
+    ),
+    "opencode": (OpenCode(program=program("opencode")), calls("bash", command=WRITE, description="Write")),
+    "openhands": (OpenHands(program=program("openhands")), calls("terminal", command=WRITE, security_risk="LOW")),
     "qwen_code": (
-        QwenCode(program=f"{BIN}/qwen"), "run_shell_command",
-        {"command": WRITE, "is_background": False, "description": "Write"},
+        QwenCode(program=program("qwen")),
+        calls("run_shell_command", command=WRITE, is_background=False, description="Write"),
     ),
 }  # fmt: skip
 
@@ -55,9 +70,8 @@ class TwoQuestions(Environment[None]):
 @pytest.mark.agents
 @pytest.mark.parametrize("name", AGENTS)
 async def test_a_command_line_agent_uses_its_tool_and_goes_on_with_its_conversation(name):
-    agent, tool, arguments = AGENTS[name]
-    call = {"function": {"name": tool, "arguments": arguments}}
-    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Written.", "Once more."]
+    agent, acts = AGENTS[name]
+    replies = [acts, "Written.", "Once more."] if name != "aider" else [acts, "Once more."]
     prompts = []
 
     def policy(prompt):
@@ -68,24 +82,30 @@ async def test_a_command_line_agent_uses_its_tool_and_goes_on_with_its_conversat
     episode = await play_agent(agent, TwoQuestions(), policy, config=config)
     notes = episode.info["agent"]
     assert episode.stop is Stop.DONE and episode.info["success"] is True, notes
-    assert notes["files"] == {"a.txt": "hello"} and len(prompts) == 3  # no call names a session, or remembers
-    assert "Be brief.\n\nWrite hello." in prompts[0] and "-- And once more?" in prompts[2]
-    rewrites = name in ("gemini_cli", "qwen_code")  # what a folder holds, or the date, is in what it said before
+    assert {name: text.strip() for name, text in notes["files"].items()} == {"a.txt": "hello"}
+    assert len(prompts) == len(replies)  # no call names a session, or remembers
+    assert "Be brief.\n\nWrite hello." in prompts[0] and "-- And once more?" in prompts[-1]
+    rewrites = name in (
+        "aider",
+        "gemini_cli",
+        "qwen_code",
+    )  # its own words, files or the date are in what was said before
     assert bool(episode.branch_reasons) == rewrites, episode.branch_reasons
+    assert NEWEST or agent.tested in notes["version"]
 
 
 @pytest.mark.agents
 async def test_gemini_cli_compacts_before_another_prompt_and_what_it_wrote_is_a_branch():
-    call = {"function": {"name": "run_shell_command", "arguments": {"command": "seq 1 3000", "description": "Count"}}}
+    count = calls("run_shell_command", command="seq 1 3000", description="Count")
     summary = "<state_snapshot>It was counted.</state_snapshot>"
-    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Counted.", summary, summary, "Once more."]
+    replies = [count, "Counted.", summary, summary, "Once more."]
     prompts = []
 
     def policy(prompt):
         prompts.append(prompt)
         return replies[len(prompts) - 1]
 
-    agent = GeminiCli(program=f"{BIN}/gemini", context_tokens=4000)
+    agent = GeminiCli(program=program("gemini"), context_tokens=4000)
     config = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
     episode = await play_agent(agent, TwoQuestions(), policy, config=config)
     assert episode.stop is Stop.DONE and episode.info["success"] is True, episode.info["agent"]
@@ -93,9 +113,9 @@ async def test_gemini_cli_compacts_before_another_prompt_and_what_it_wrote_is_a_
     assert summary in prompts[4] and len(episode.all_branches) == 4 and len(episode.turns) == 5
 
 
-@pytest.mark.parametrize("kind", [ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode])
+@pytest.mark.parametrize("kind", [Aider, ClaudeCode, Codex, GeminiCli, OpenCode, OpenHands, QwenCode])
 async def test_a_program_that_is_missing_or_does_not_start_is_named(kind, tmp_path):
-    with pytest.raises(UserError, match=f"no program 'no-such'; `npm install -g {kind.package}`"):
+    with pytest.raises(UserError, match=f"no program 'no-such'; `{kind.installs} {kind.package}`"):
         await kind(program="no-such").check()
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho no node here; sleep 100 & exit 3\n")  # what it left holds its output open
@@ -117,3 +137,61 @@ async def test_a_prompt_may_be_longer_than_an_argument_and_begin_as_an_option_or
     episode = await play_agent(kind(program=str(reader)), TwoQuestions(), [], task=task)
     first, second = episode.info["heard"]
     assert first.strip() == asked and second == "-- And once more?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"), [(Aider, ""), (OpenHands, '{"kind": "ConversationErrorEvent", "code": "odd"}')]
+)
+async def test_a_program_that_ends_without_a_message_of_the_policy_has_failed(kind, event, tmp_path):
+    quiet = tmp_path / "quiet"
+    quiet.write_text(f"#!/bin/sh\necho before; echo '{event}'\n")
+    quiet.chmod(0o755)
+    episode = await play_agent(kind(program=str(quiet)), TwoQuestions(), [])
+    failure = episode.info["agent"]["failure"]
+    assert (
+        episode.stop is Stop.AGENT
+        and failure["kind"] == "no_answer"
+        and ("odd" if event else "before") in failure["message"]
+    )
+
+
+class ThreeLongQuestions(TwoQuestions):
+    """So long ones that a conversation has to be compacted."""
+
+    max_turns = 3
+
+    async def reply(self, context):
+        if context.turn == 3:
+            return Reply(done=True)
+        return Reply(messages=({"role": "user", "content": "And once more?" + 3000 * " long"},))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TitledOpenCode(OpenCode):
+    """With the call that names its session."""
+
+    def options(self):
+        return [word for word in super().options() if word not in ("--title", "task")]
+
+
+SIDE_CALLS = {  # the agent, the room of a conversation, and whether each of its turns is trained
+    "aider": (Aider(program=program("aider"), context_tokens=1000), 1_000_000, [True, True, False, True]),
+    "claude_code": (ClaudeCode(program=program("claude")), 30_000, [True, True, False, False, True]),
+    "codex": (Codex(program=program("codex"), context_tokens=20_000), 1_000_000, [True, False, True, False, True]),
+    "opencode": (TitledOpenCode(program=program("opencode")), 1_000_000, [False, True, True, True]),
+    "all_are_trained": (
+        Codex(program=program("codex"), context_tokens=20_000, side_calls="train"), 1_000_000, [True] * 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("name", SIDE_CALLS)
+async def test_turns_that_name_or_summarise_a_session_are_kept_and_not_trained(name):
+    agent, room, trained = SIDE_CALLS[name]
+    said = itertools.count(1)
+    config = RolloutConfig(max_turns=20, max_turn_tokens=2000, max_episode_tokens=room, episode_time_s=280)
+    episode = await play_agent(agent, ThreeLongQuestions(), lambda prompt: f"This is {next(said)}.", config=config)
+    assert episode.stop is Stop.DONE and [not turn.masked for turn in episode.turns] == trained, episode.info
+    numbers = [number for number, yes in enumerate(trained, start=1) if not yes]
+    assert episode.info["agent"].get("side_turns", []) == numbers

@@ -17,17 +17,17 @@ from agentgym.types import SandboxSpec, Stop, Task
 from agentgym_plugins.agents.cli_agents import ClaudeCode, CliAgent, Codex, OpenCode, QwenCode
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
+from tests.agent_programs import program
 
 pytestmark = [pytest.mark.agents, pytest.mark.docker, pytest.mark.usefixtures("engine")]
 
-BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
 COMMAND = "printf hello > a.txt; bash -c ': > /dev/tcp/1.1.1.1/443'"
 AGENTS = {
-    "claude_code": (ClaudeCode(program=f"{BIN}/claude"), "Bash", {"command": COMMAND, "description": "Write"}),
-    "codex": (Codex(program=f"{BIN}/codex"), "exec_command", {"cmd": COMMAND}),
-    "opencode": (OpenCode(program=f"{BIN}/opencode"), "bash", {"command": COMMAND, "description": "Write"}),
+    "claude_code": (ClaudeCode(program=program("claude")), "Bash", {"command": COMMAND, "description": "Write"}),
+    "codex": (Codex(program=program("codex")), "exec_command", {"cmd": COMMAND}),
+    "opencode": (OpenCode(program=program("opencode")), "bash", {"command": COMMAND, "description": "Write"}),
     "qwen_code": (
-        QwenCode(program=f"{BIN}/qwen"), "run_shell_command",
+        QwenCode(program=program("qwen")), "run_shell_command",
         {"command": COMMAND, "is_background": False, "description": "Write"},
     ),
 }  # fmt: skip

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agentgym.models.tiny import policy_path
+from tests.agent_programs import program
 from tests.trained_runs import train_two_steps
 
 pytestmark = pytest.mark.hostile
 
-BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
 ENVIRONMENT = '''
 import hashlib
 
@@ -51,11 +51,11 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "program", "room"), [("claude_code", "claude", 4096), ("codex", "codex", 11264)])
-def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(tmp_path, policy, name, program, room):
+@pytest.mark.parametrize(("name", "program_name", "room"), [("claude_code", "claude", 4096), ("codex", "codex", 11264)])
+def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(tmp_path, policy, name, program_name, room):
     (tmp_path / "luck.py").write_text(ENVIRONMENT)
     settings = {
-        "env": "luck.py:Luck", "agent": name, "agent.program": str(BIN / program), "model.path": str(policy),
+        "env": "luck.py:Luck", "agent": name, "agent.program": program(program_name), "model.path": str(policy),
         "loop.group_size": "2", "rollout.max_turn_tokens": "48", "rollout.max_episode_tokens": str(room),
         "generator.max_model_len": str(room), "trainer.seq_len": str(room),
     }  # fmt: skip

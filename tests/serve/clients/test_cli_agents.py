@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from odd_tokens import calling
 
+from tests.agent_programs import program
+
 pytestmark = pytest.mark.agents
 
-BIN = Path(__file__).parents[3] / ".npm-agents" / "node_modules" / ".bin"
-CLAUDE, CODEX = BIN / "claude", BIN / "codex"
+CLAUDE, CODEX = program("claude"), program("codex")
 FULL = ["-p", "Write hello to a.txt.", "--permission-mode", "bypassPermissions"]
 
 
