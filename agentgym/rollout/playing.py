@@ -50,6 +50,10 @@ class Elsewhere:
     workers: Mapping[str, float] = field(default_factory=dict)
 
 
+HERE = Elsewhere()
+"""All groups are played in this process."""
+
+
 class Rollouts(Protocol):
     """Plays the groups of a run; `GroupPlayer` does it in this process."""
 
@@ -85,7 +89,7 @@ class GroupPlayer:
 
     async def elsewhere(self) -> Elsewhere:
         """See `Rollouts`."""
-        return Elsewhere()
+        return HERE
 
     async def _play(self, player: EpisodePlayer, order: GroupOrder) -> Group:
         return await play_group(player, order.task, group_id=order.group_id, size=order.size, run_seed=order.run_seed)

@@ -10,7 +10,7 @@ from agentgym.evals.statistics import unrecorded
 from agentgym.loops.async_rl import StepRecord
 from agentgym.rl.ending import unanimous
 from agentgym.rollout.activity import Activity, since
-from agentgym.rollout.playing import Elsewhere
+from agentgym.rollout.playing import HERE, Elsewhere
 from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
 KINDS = ("generate", "sandbox", "train", "reference", "publish")  # of activity, in every run
@@ -51,7 +51,7 @@ class StepMeter:
     tokens_before: float = 0.0  # that the generators had sampled when the step began
     sandbox_before: Mapping[str, float] = field(default_factory=dict)  # its metrics then
 
-    def start(self, generator: Mapping[str, float], sandbox: Mapping[str, float], elsewhere: Elsewhere) -> None:
+    def start(self, generator: Mapping[str, float], sandbox: Mapping[str, float], elsewhere: Elsewhere = HERE) -> None:
         """The first step begins: what was before is not counted."""
         self.clock.read()
         sandbox = together(sandbox, elsewhere.sandbox)
