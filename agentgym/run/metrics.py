@@ -59,7 +59,11 @@ class StepMeter:
         self.sandbox_before = dict(sandbox)
 
     def read(
-        self, record: StepRecord, generator: Mapping[str, float], sandbox: Mapping[str, float], elsewhere: Elsewhere
+        self,
+        record: StepRecord,
+        generator: Mapping[str, float],
+        sandbox: Mapping[str, float],
+        elsewhere: Elsewhere = HERE,
     ) -> dict[str, float]:
         """Times are those of StepClock; of sampling and the sandbox those of the busiest rollout worker, if higher.
 
