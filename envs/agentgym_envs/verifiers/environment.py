@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
-import random
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
 
 from agentgym.agents import AgentContext, ProgramEnvironment
 from agentgym.env import EpisodeContext
 from agentgym.errors import InfraError, UserError
-from agentgym.programs import waiting_for
 from agentgym.rewards import reward
 from agentgym.types import Episode, Json, Message, Split, Task
-from agentgym_envs.verifiers.process import PackageProcess, value_of
+from agentgym_envs.packages.process import PackageProcess
+from agentgym_envs.packages.rows import Row, Rows, checked_reward, finite_of, messages_of, numbers_of, rows_of_split
 
-TEST_ONE_IN: Final = 5  # rows that are held out where the package has none of its own for that
-FEW_ROWS: Final = 200  # of which exactly one in five is held out, and at least one
+PROGRAM: Final = Path(__file__).with_name("program.py")
 ROWS_AT_ONCE: Final = 64
-RANGE_SLACK: Final = 1e-6  # rewards are sums of floats
-MAX_FRUITLESS: Final = 2000  # rows of an endless package in a row without one of the split
-
-
-class Row(NamedTuple):
-    """prompt: messages, a text or None. digest: a number that is made of all that is in it."""
-
-    number: int
-    prompt: Any
-    digest: int
-
-
-Rows: TypeAlias = Iterator[Row]
 
 
 class Verifiers(ProgramEnvironment[None]):
@@ -82,7 +67,7 @@ class Verifiers(ProgramEnvironment[None]):
         self._test_tasks, self._start_s = test_tasks, start_s
         self._arguments = {"train": dict(arguments), "test": None if test_arguments is None else dict(test_arguments)}
         self._unsafe = unsafe
-        self._process = PackageProcess(environment, python, variables)
+        self._process = PackageProcess("verifiers", environment, PROGRAM, python, variables)
         weakref.finalize(self, self._process.close)  # also when Python exits
         self._opened: dict[str, tuple[int, dict[str, Any]]] = {}
         self._lock = threading.Lock()
@@ -95,12 +80,13 @@ class Verifiers(ProgramEnvironment[None]):
         size = num_held_out if held_out else num_train
         if size == 0:
             raise UserError(f"verifiers: {self._environment} has no rows for the {split} split")
-        found = self._rows(slot, held_out, _numbers(size, seed if split == "train" else None))
-        found = _of_split(found, split, size) if shared else found
+        found = self._rows(slot, held_out, numbers_of(size, seed if split == "train" else None))
+        found = rows_of_split(found, split, size) if shared else found
+        asks_itself = f"Task {{}} of {self._environment}, which asks by itself."
         for number, prompt, digest in itertools.islice(found, self._test_tasks if split == "test" else None):
             yield Task(
                 task_id=f"verifiers/{self._environment}/{split if not shared else 'row'}/{number}",
-                prompt=_prompt(prompt, f"Task {number} of {self._environment}, which asks by itself."),
+                prompt=messages_of(prompt) or (Message(role="user", content=asks_itself.format(number)),),
                 answer={"slot": slot, "held_out": held_out, "number": number, "digest": digest},
                 split=split,
             )
@@ -113,24 +99,11 @@ class Verifiers(ProgramEnvironment[None]):
     async def play(self, context: EpisodeContext[None], policy: AgentContext) -> None:
         await self._ready(context.task)
         row = _row_of(context.task)
-        request, answer = self._process.request("play", **row, url=policy.url, key=policy.key, model=policy.model)
-        try:
-            played = value_of(await asyncio.wrap_future(answer), self._environment)
-        except asyncio.CancelledError:
-            self._process.cancel(request)
-            raise
+        played = await self._process.ask("play", **row, url=policy.url, key=policy.key, model=policy.model)
         if played["error"]:
             raise InfraError(f"{self._environment} reports an error of its rollout: {played['error']}")
-        given = played["reward"]
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-            raise InfraError(f"{self._environment} gave the reward {given!r}; a finite number was expected")
-        if not self._low - RANGE_SLACK <= given <= self._high + RANGE_SLACK:
-            raise UserError(
-                f"{self._environment} gave the reward {given:g}, outside of {self._low:g} to {self._high:g}; give the "
-                "range as env.options.low and env.options.high"
-            )
-        metrics = {str(name): value for name, value in played["metrics"].items() if _is_finite(value)}
-        context.info.update(reward=float(given), metrics=metrics, ended=played["ended"])
+        given = checked_reward(played["reward"], self._environment, self._low, self._high)
+        context.info.update(reward=given, metrics=finite_of(played["metrics"]), ended=played["ended"])
         if self._success_at is not None:
             context.info["success"] = given >= self._success_at
 
@@ -178,63 +151,10 @@ class Verifiers(ProgramEnvironment[None]):
             yield from (Row(number, *row) for number, row in zip(some, rows, strict=True))
 
     def _ask(self, op: str, **fields: object) -> Any:
-        _, answer = self._process.request(op, **fields)
         what = "loading the environment package" if op == "open" else "waiting for tasks of the environment package"
-        try:
-            with waiting_for(f"{what} {self._environment} in {self._process.python}"):
-                return value_of(answer.result(self._start_s), self._environment)
-        except TimeoutError:
-            self._process.close()
-            raise UserError(
-                f"verifiers: {self._environment} was not ready within env.options.start_s = {self._start_s:g} s"
-            ) from None
-
-
-def _numbers(size: int | None, seed: int | None) -> Iterator[int]:
-    """Rows in the package's order, or shuffled by a seed; without an end where the package has none."""
-    if size is None:
-        return itertools.count()
-    numbers = [*range(size)]
-    if seed is not None:
-        random.Random(seed).shuffle(numbers)
-    return iter(numbers)
-
-
-def _of_split(rows: Rows, split: Split, size: int | None) -> Rows:
-    """The rows that belong to the split, by what is in them, so that equal rows are in one split: every fifth."""
-    if size is not None and size <= FEW_ROWS:
-        found = [*rows]
-        last = sorted(row.digest for row in found)[max(1, size // TEST_ONE_IN) - 1]
-        yield from (row for row in found if (row.digest <= last) == (split == "test"))
-        return
-    fruitless = 0
-    for row in rows:
-        fruitless += 1
-        if (row.digest % TEST_ONE_IN == 0) == (split == "test"):
-            fruitless = 0
-            yield row
-        if size is None and fruitless == MAX_FRUITLESS:
-            return
-
-
-def _prompt(messages: Sequence[Mapping[str, Any]] | str | None, otherwise: str) -> tuple[Message, ...]:
-    """What the package shows first, as text: for the records, for the package renders its own prompt."""
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    found = [Message(role=one["role"], content=_text(one.get("content"))) for one in messages or ()]
-    return tuple(found) or (Message(role="user", content=otherwise),)
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
-    return "" if content is None else str(content)
+        return self._process.wait(what, self._start_s, op, **fields)
 
 
 def _row_of(task: Task) -> dict[str, Json]:
     assert isinstance(task.answer, Mapping), "the task is of this environment"
     return dict(task.answer)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

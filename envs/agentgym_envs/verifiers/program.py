@@ -1,39 +1,24 @@
-"""Runs in the Python of an environment package: loads it, and plays its rollouts against an endpoint.
+"""Runs in the Python of an environment package of verifiers: loads it, and plays its rollouts against an endpoint.
 
-Nothing of agentgym is imported. Requests and answers are lines of JSON on standard input and on what standard output
-was at the start; what the package prints goes to standard error.
+It is loaded by `agentgym_envs.packages.serving`, and nothing of agentgym is imported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import itertools
-import json
 import os
 import random
-import signal
 import sys
-import threading
-import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-MAX_LINE = 1 << 26
-ORDERLY_S = 5.0  # for the package to end what it started, once agentgym was killed
+from agentgym_envs.packages.serving import Mistake, digest_of, version_of
+
 KEY = "AGENTGYM_KEY_"
-TAG = "AGENTGYM_AGENT"  # as in agentgym/programs.py
 SEVERAL = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
-
-
-class Mistake(Exception):
-    """The user's: told without a traceback."""
 
 
 class Classic:
@@ -110,7 +95,7 @@ class Tasksets:
     def __init__(self, name: str, arguments: Mapping[str, Any], unsafe: bool) -> None:
         configs = importlib.import_module("verifiers.v1.configs.agent")
         if not hasattr(configs, "agent_config_fields"):
-            raise Mistake(f"its new interface can be played from verifiers 0.4 on; this is {_version('verifiers')}")
+            raise Mistake(f"its new interface can be played from verifiers 0.4 on; this is {version_of('verifiers')}")
         _share_connections()
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
         given = dict(arguments)
@@ -199,7 +184,7 @@ def _load(name: str, arguments: Mapping[str, Any], unsafe: bool) -> Classic | Ta
     if hasattr(found, "load_environment"):
         if not hasattr(library, "load_environment"):
             raise Mistake(
-                f"{name!r} is of the older interface, load_environment, which {_version('verifiers')} no longer "
+                f"{name!r} is of the older interface, load_environment, which {version_of('verifiers')} no longer "
                 f"has: install verifiers<0.4 in {sys.executable}"
             )
         return Classic(library, name, arguments)
@@ -212,89 +197,38 @@ def _is_shipped(module: str) -> bool:
     return all(importlib.util.find_spec(one) is not None for one in ("verifiers.v1", tasksets, f"{tasksets}.{module}"))
 
 
-class Server:
-    def __init__(self, out: int) -> None:
-        self._out = out
+class Operations:
+    together = ("play",)
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._loaded: dict[str, Classic | Tasksets] = {}
-        self._playing: dict[int, asyncio.Task[None]] = {}
-        self._stack = contextlib.AsyncExitStack()
-
-    async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=MAX_LINE)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        async with self._stack:
-            while line := await reader.readline():
-                request = json.loads(line)
-                if request["op"] == "cancel":
-                    self._write({"id": request["target"], "value": None})  # at once: to clean up may take long
-                    if task := self._playing.get(request["target"]):
-                        task.cancel()
-                    continue
-                task = asyncio.create_task(self._answer(request))
-                self._playing[request["id"]] = task
-                if request["op"] != "play":
-                    await task
-            for task in self._playing.values():
-                task.cancel()
-            await asyncio.gather(*self._playing.values(), return_exceptions=True)
-
-    async def _answer(self, request: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"id": request.pop("id")}
-        try:
-            answer["value"] = await getattr(self, request.pop("op"))(**request)
-        except asyncio.CancelledError:
-            answer["error"] = {"kind": "cancelled", "text": ""}
-        except Mistake as error:
-            answer["error"] = {"kind": "mistake", "text": str(error)}
-        except BaseException as error:  # of a package of anybody's
-            traceback.print_exc()
-            answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}"}
-        finally:
-            self._playing.pop(answer["id"], None)
-        self._write(answer)
-
-    def _write(self, answer: Mapping[str, Any]) -> None:
-        line = json.dumps(answer, default=str).encode() + b"\n"
-        while line:
-            line = line[os.write(self._out, line) :]
+        self._stack = stack
 
     async def open(self, slot: str, name: str, arguments: dict[str, Any], unsafe: bool) -> dict[str, Any]:
         random.seed(0)  # some draw their rows without a seed of their own
         loaded = self._loaded[slot] = _load(name, arguments, unsafe)
         if isinstance(loaded, Tasksets):
             await self._stack.enter_async_context(loaded.environment.serving())
-        versions = [_version(name.rsplit("/", 1)[-1].split("@", 1)[0]), _version("verifiers")]
+        versions = [version_of(name.rsplit("/", 1)[-1].split("@", 1)[0]), version_of("verifiers")]
         versions.append(f"Python {sys.version.split()[0]}")
         return {"sizes": loaded.sizes, "versions": ", ".join(versions)}
 
     async def rows(self, slot: str, held_out: bool, numbers: list[int]) -> list[tuple[Any, int]]:
         """The prompt of each, and a number that is made of all that is in it."""
         found = [self._loaded[slot].row(held_out, number) for number in numbers]
-        return [(prompt, _digest(row)) for prompt, row in found]
+        return [(prompt, digest_of(row)) for prompt, row in found]
 
     async def play(
         self, slot: str, held_out: bool, number: int, digest: int, url: str, key: str, model: str
     ) -> dict[str, Any]:
         loaded = self._loaded[slot]
-        if _digest(loaded.row(held_out, number)[1]) != digest:
+        if digest_of(loaded.row(held_out, number)[1]) != digest:
             raise Mistake(
                 f"row {number} is another one than when its tasks were drawn, so the package draws its rows anew each "
                 "time that it is loaded; give its seed in env.options.arguments"
             )
         with _variable(key) as variable:
             return await loaded.play(held_out, number, url, variable, model)
-
-
-def _version(package: str) -> str:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return f"{package} {metadata.version(package)}"
-    return package
-
-
-def _digest(row: Any) -> int:
-    text = json.dumps(row, sort_keys=True, default=str)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 @contextlib.contextmanager
@@ -306,34 +240,3 @@ def _variable(value: str) -> Iterator[str]:
         yield name
     finally:
         del os.environ[name]
-
-
-def _end_without(parent: int) -> None:
-    """Waits until agentgym is gone: a package that hangs does not see the end of its requests."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    time.sleep(ORDERLY_S)
-    _end_all()
-
-
-def _end_all() -> None:
-    """Kill what the package has started, which inherited the tag, and this process with its group."""
-    sign = f"{TAG}={os.environ[TAG]}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is gone, or another user's
-            if folder.name != str(os.getpid()) and sign in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
-    os.killpg(0, signal.SIGKILL)
-
-
-def main() -> None:
-    sys.path.pop(0)  # this file's folder, whose modules are not the package's
-    threading.Thread(target=_end_without, args=(int(sys.argv[1]),), daemon=True).start()
-    out = os.dup(1)
-    os.dup2(2, 1)
-    asyncio.run(Server(out).serve())
-    _end_all()
-
-
-if __name__ == "__main__":
-    main()
