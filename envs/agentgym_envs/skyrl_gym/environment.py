@@ -111,7 +111,7 @@ class SkyRLGym(Environment[Play]):
         play = Play(secrets.token_hex(8))
         begun = await self._process.ask("start", play=play.key, row=context.task.answer, **self._settings)
         context.info["package"] = begun["versions"]
-        context.messages[:] = self._told(begun["messages"])
+        context.messages[:] = self._messages_from(begun["messages"])
         return play
 
     async def reply(self, context: EpisodeContext[Play]) -> Reply:
@@ -129,7 +129,9 @@ class SkyRLGym(Environment[Play]):
             checked_reward(play.total, self._environment, self._low, self._high)
         if self._success_at is not None:
             context.info["success"] = play.total >= self._success_at
-        return Reply(messages=() if answer["done"] else self._told(answer["observations"]), done=answer["done"])
+        return Reply(
+            messages=() if answer["done"] else self._messages_from(answer["observations"]), done=answer["done"]
+        )
 
     async def finish(self, context: EpisodeContext[Play]) -> None:
         if context.state is not None and self._process.alive:
@@ -144,7 +146,7 @@ class SkyRLGym(Environment[Play]):
         """End the process; it is started again when it is needed."""
         self._process.close()
 
-    def _told(self, messages: object) -> tuple[Message, ...]:
+    def _messages_from(self, messages: object) -> tuple[Message, ...]:
         """Raises InfraError for what is no list of messages of text."""
         if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
             raise InfraError(f"{self._environment} gave {messages!r:.80}; a list of messages was expected")
