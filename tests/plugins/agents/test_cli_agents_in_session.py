@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,23 +15,15 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.sandbox import Session
 from agentgym.testing import play_agent
 from agentgym.types import SandboxSpec, Stop, Task
-from agentgym_plugins.agents.cli_agents import ClaudeCode, CliAgent, Codex, OpenCode, QwenCode
+from agentgym_plugins.agents.cli_agents import CliAgent
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
-from tests.agent_programs import program
+from tests.plugins.agents.test_cli_agents import AGENTS, WRITE
 
 pytestmark = [pytest.mark.agents, pytest.mark.docker, pytest.mark.usefixtures("engine")]
 
-COMMAND = "printf hello > a.txt; bash -c ': > /dev/tcp/1.1.1.1/443'"
-AGENTS = {
-    "claude_code": (ClaudeCode(program=program("claude")), "Bash", {"command": COMMAND, "description": "Write"}),
-    "codex": (Codex(program=program("codex")), "exec_command", {"cmd": COMMAND}),
-    "opencode": (OpenCode(program=program("opencode")), "bash", {"command": COMMAND, "description": "Write"}),
-    "qwen_code": (
-        QwenCode(program=program("qwen")), "run_shell_command",
-        {"command": COMMAND, "is_background": False, "description": "Write"},
-    ),
-}  # fmt: skip
+CARRIED = ("claude_code", "codex", "gemini_cli", "opencode", "qwen_code")
+SAYS = "printf hello > a.txt; bash -c ': > /dev/tcp/1.1.1.1/443'"
 CONFIG = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
 
 
@@ -68,12 +61,11 @@ async def sandbox(agent: CliAgent, **options: object) -> AsyncIterator[DockerBac
         yield backend
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", CARRIED)
 async def test_an_agent_in_a_session_changes_its_files_and_reaches_the_policy_alone(name: str) -> None:
-    agent, tool, arguments = AGENTS[name]
+    agent, acts = AGENTS[name]
     agent = replace(agent, where="session")
-    call = {"function": {"name": tool, "arguments": arguments}}
-    replies = [{"role": "assistant", "content": "", "tool_calls": [call]}, "Written.", "Once more."]
+    replies = [json.loads(json.dumps(acts).replace(WRITE, SAYS)), "Written.", "Once more."]
     prompts = []
 
     def policy(prompt):
@@ -101,9 +93,13 @@ class Script(CliAgent):
         return ()
 
 
-async def test_what_a_carried_program_does_wrong_is_its_own_and_what_it_wrote_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "package.json").write_text("{}")
-    file = tmp_path / "script.js"
+async def test_what_a_carried_program_does_wrong_is_its_own_and_what_it_wrote_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "package" / "script.js"
+    file.parent.mkdir()
+    file.with_name("package.json").write_text("{}")
     file.write_text(
         "#!/usr/bin/env node\nif (process.argv.includes('--version')) process.exit();\n"
         "console.error('begun in', process.env.HOME);\neval(process.argv[2]);\n"

@@ -54,9 +54,21 @@ def policy(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("name", "program_name", "room"), [("claude_code", "claude", 4096), ("codex", "codex", 11264)])
 def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(tmp_path, policy, name, program_name, room):
     (tmp_path / "luck.py").write_text(ENVIRONMENT)
-    settings = {
+    train_two_steps(settings_of(name, program_name, room, policy), tmp_path)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("engine")
+def test_two_steps_are_trained_on_what_a_program_in_a_session_had_sampled(tmp_path, policy):
+    in_sandbox = ENVIRONMENT.replace("Task,", "SandboxSpec, Task,").replace("prompt=", "sandbox=SandboxSpec(), prompt=")
+    (tmp_path / "luck.py").write_text(in_sandbox)
+    session = {"agent.where": "session", "sandbox.name": "docker", "sandbox.options.pool_size": "1"}
+    train_two_steps(settings_of("claude_code", "claude", 4096, policy) | session, tmp_path)
+
+
+def settings_of(name: str, program_name: str, room: int, policy: Path) -> dict[str, str]:
+    return {
         "env": "luck.py:Luck", "agent": name, "agent.program": program(program_name), "model.path": str(policy),
         "loop.group_size": "2", "rollout.max_turn_tokens": "48", "rollout.max_episode_tokens": str(room),
         "generator.max_model_len": str(room), "trainer.seq_len": str(room),
     }  # fmt: skip
-    train_two_steps(settings, tmp_path)
