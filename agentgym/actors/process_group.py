@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import os
 import pickle
 import re
@@ -21,6 +20,9 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import psutil
 
 from agentgym.actors.by_name import NamedEndpoint, named_endpoint
+from agentgym.actors.calls import Calls
+from agentgym.actors.calls import NoAnswer as NoAnswer
+from agentgym.actors.calls import ProcessDied as ProcessDied
 from agentgym.actors.descendants import descendants, titled
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.exits import by_signal, how_it_ended, size_of, with_tail
@@ -35,7 +37,6 @@ from agentgym.errors import InfraError
 log = logging.getLogger(__name__)
 
 KILL_WAIT_S = 5.0
-SLICES = 10  # of a deadline; one that takes twice its time counts as a tenth of itself
 LOST_STOP_S = 1.0  # for processes of a lost host, which will not answer
 _ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
 A = TypeVar("A", bound=LifecycleActor)
@@ -43,14 +44,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _titles = itertools.count()
-
-
-class ProcessDied(InfraError):
-    """A process or its actor died; its request may be made again elsewhere."""
-
-
-class NoAnswer(InfraError):
-    """A call was not answered within its time; its processes may be alive."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,11 +93,10 @@ class ProcessGroup(Generic[A]):
         self._far: set[asyncio.Task[None]] = set()  # one for each process elsewhere, until it has ended
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
         self._log_begins: dict[int, int] = {}  # rank -> where its log had ended, which an earlier group may have begun
-        self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._calls = Calls(name)
+        self.dead = self._calls.dead
         """Done with the reason once any of the processes is dead or given up."""
-        self.num_answers = 0  # calls that all processes have answered
         self._exited = asyncio.Event()  # every process
-        self._ends: set[asyncio.Future[None]] = set()  # of calls under way, done once it is dead
         self._stopping = False
         self._title = f"{name}#{next(_titles)}"
 
@@ -173,8 +165,13 @@ class ProcessGroup(Generic[A]):
         first = self._parts[0].host
         address = LOOPBACK if len(self._parts) == 1 else first.address or LOOPBACK
         asked = [self._runtime.ask(self._ranks[0], "agentgym_port", pickle.dumps((address,)))]
-        (port,) = await self._until("agentgym_port", asked, Answer.value, timeout_s)
+        (port,) = await self._calls.answers("agentgym_port", asked, Answer.value, timeout_s)
         await self.call(LifecycleActor.agentgym_meet, address, port, timeout_s=timeout_s)
+
+    @property
+    def num_answers(self) -> int:
+        """Calls that all processes have answered."""
+        return self._calls.num_answers
 
     @property
     def hosts(self) -> list[Host]:
@@ -193,11 +190,7 @@ class ProcessGroup(Generic[A]):
 
     def give_up(self, reason: str) -> None:
         """Count the group as dead: calls under way fail with ProcessDied, and no new one is taken."""
-        if not self.dead.done():
-            self.dead.set_result(reason)
-            for end in self._ends:
-                end.set_result(None)
-            self._ends.clear()
+        self._calls.end(reason)
 
     async def call(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> list[R]:
         """Call an endpoint, given as `Class.method`, on every process; answers in rank order.
@@ -205,13 +198,24 @@ class ProcessGroup(Generic[A]):
         Raises what the endpoint raised, ProcessDied, NoAnswer after timeout_s, or UserError for a method
         that is not an endpoint of the actor.
         """
+        return await self.call_each(method, [args] * len(self._ranks), timeout_s=timeout_s)
+
+    async def call_each(
+        self, method: Endpoint[A, *Ts, R], arguments: Sequence[tuple[*Ts]], *, timeout_s: float | None
+    ) -> list[R]:
+        """The same with arguments of each process's own, in rank order."""
         name = endpoint_name(self._actor_class, method)
         if self.dead.done():
             raise ProcessDied(f"{self.name} is dead: {self.dead.result()}")
-        body = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
-        asked = [self._runtime.ask(one, name, body) for one in self._ranks]
+        bodies: dict[int, bytes] = {}  # pickled once where several get the same
+        for args in arguments:
+            if id(args) not in bodies:
+                bodies[id(args)] = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
+        asked = [
+            self._runtime.ask(actor, name, bodies[id(args)]) for actor, args in zip(self._ranks, arguments, strict=True)
+        ]
         try:
-            return await self._until(name, asked, Answer.value, timeout_s)
+            return await self._calls.answers(name, asked, Answer.value, timeout_s)
         except NotSent as error:
             raise self._died(error) from error
 
@@ -284,7 +288,7 @@ class ProcessGroup(Generic[A]):
             asked = [part.actor.probe.call().as_asyncio() for part in self._parts]
             for one in asked:
                 one.add_done_callback(lambda late: late.cancelled() or late.exception())  # else asyncio logs a late one
-            parts = await self._until("probe", asked, list, timeout_s)
+            parts = await self._calls.answers("probe", asked, list, timeout_s)
             return [info.process for infos in parts for _, info in infos]
         except InfraError:
             raise
@@ -292,42 +296,6 @@ class ProcessGroup(Generic[A]):
             raise error.exception from error
         except Exception as error:  # SupervisionError and its relatives; ValueError when a process did not start
             raise self._died(error) from error
-
-    async def _until(
-        self, name: str, asked: Sequence[asyncio.Future[T]], read: Callable[[T], Any], timeout_s: float | None
-    ) -> list[Any]:
-        """What all the answers say, read as they come: the first error is raised, for which other ranks may wait.
-
-        Else the death or the deadline is, where that comes first. While this process's event loop is late, hardly any
-        of the deadline passes: the answer may have been here for long.
-        """
-        clock_s = asyncio.get_running_loop().time
-        left_s = math.inf if timeout_s is None else timeout_s
-        slice_s = left_s / SLICES
-        values: dict[asyncio.Future[T], Any] = {}
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ends.add(end)  # each call has its own: to leave a future for which thousands wait takes long
-        if self.dead.done():
-            end.set_result(None)
-        try:
-            while len(values) < len(asked):
-                waited = {answer for answer in asked if answer not in values} | {end}
-                began_s = clock_s()
-                wait_s = None if timeout_s is None else min(slice_s, left_s)
-                done, _ = await asyncio.wait(waited, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                passed_s = clock_s() - began_s
-                left_s -= passed_s if passed_s < 2 * slice_s else slice_s / SLICES
-                values |= {answer: read(answer.result()) for answer in asked if answer in done}
-                if len(values) < len(asked) and self.dead.done():
-                    raise ProcessDied(f"{self.name} died during {name}: {self.dead.result()}")
-                if len(values) < len(asked) and left_s <= 0:
-                    raise NoAnswer(f"{self.name} did not answer {name} within {timeout_s} s")
-            self.num_answers += 1
-            return [values[answer] for answer in asked]
-        finally:
-            self._ends.discard(end)
-            for answer in asked:
-                answer.cancel()
 
     def _on_fault(self, lasting: asyncio.Future[object]) -> None:
         """Monarch reports a death, which the kernel reports only for processes of this host."""

@@ -71,6 +71,10 @@ class SampleColumns(Sequence[Sample]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def share(self, own: Sequence[int]) -> Share:
+        """All samples for a process that reads only some of them. own: their indices."""
+        return Share(self, np.isin(np.arange(len(self)), own))
+
     def parts(self, name: str) -> list[Column]:
         """The parts of a column, by sample."""
         return np.split(self.columns[name], self.lengths.cumsum()[:-1])
@@ -78,6 +82,35 @@ class SampleColumns(Sequence[Sample]):
     def _sample(self, number: int, start: int, end: int) -> Sample:
         values: dict[str, Any] = {name: tuple(column[start:end].tolist()) for name, column in self.columns.items()}
         return Sample(sample_id=self.ids[number], **values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Pickled, it becomes SampleColumns with zeros in all columns but loss_mask of the samples that are not `own`, [S].
+
+    The mask, of a bit for each token, is what the loss's weights depend on besides the lengths.
+    """
+
+    whole: SampleColumns
+    own: Column
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lengths, columns = self.whole.lengths, dict(self.whole.columns)
+        mask = np.packbits(columns.pop("loss_mask") != 0)
+        own_T = self.own.repeat(lengths)
+        return _spread, (self.whole.ids, lengths, np.packbits(own_T), mask, {n: c[own_T] for n, c in columns.items()})
+
+
+def _spread(
+    ids: tuple[str, ...], lengths: Column, own: Column, mask: Column, columns: Mapping[str, Column]
+) -> SampleColumns:
+    count = int(lengths.sum())
+    own_T = np.unpackbits(own, count=count).astype(bool)
+    found = {"loss_mask": np.unpackbits(mask, count=count).astype(np.float64)}
+    for name, column in columns.items():
+        found[name] = np.zeros(count, dtype=column.dtype)
+        found[name][own_T] = column
+    return SampleColumns(ids, lengths, found)
 
 
 def column_of(samples: Sequence[Sample], name: str) -> Column:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -89,14 +90,20 @@ def pack(
                 f"sample {samples[index].sample_id} has {length} tokens; a row holds 1 to {seq_len}. "
                 "Raise trainer.seq_len or lower rollout.max_episode_tokens."
             )
-    row_length = seq_len
-    if attention_break_even is not None:
-        row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
-    starts, num_rows = first_fit(lengths, row_length)
+    starts, num_rows, row_length = laid_out(tuple(lengths), seq_len, attention_break_even)
     num_rows += -num_rows % rows_divisible_by
     if part_rows > 1 and any(p.stop - p.start == 1 for p in even_slices(num_rows // rows_divisible_by, part_rows)):
         num_rows += rows_divisible_by
     return _fill(samples, lengths, starts, num_rows, row_length)
+
+
+@lru_cache(maxsize=2)  # a trainer asks twice: which samples a rank reads, and then for their rows
+def laid_out(lengths: tuple[int, ...], seq_len: int, attention_break_even: float | None) -> tuple[list[int], int, int]:
+    """Where each document begins in the flattened rows, the number of rows and their length; see `pack`."""
+    row_length = seq_len
+    if attention_break_even is not None:
+        row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
+    return *first_fit(lengths, row_length), row_length
 
 
 def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
@@ -147,6 +154,14 @@ def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> I
     """The rows of one rank, every num_ranks-th, in parts as of `even_slices`."""
     for part in even_slices(len(range(rank, num_rows, num_ranks)), size):
         yield slice(rank + part.start * num_ranks, rank + part.stop * num_ranks, num_ranks)
+
+
+def read_by(
+    lengths: Sequence[int], seq_len: int, attention_break_even: float | None, rank: int, num_ranks: int
+) -> list[int]:
+    """Which of the documents, by index, are in the rows of one rank."""
+    starts, _, row_length = laid_out(tuple(lengths), seq_len, attention_break_even)
+    return [index for index, start in enumerate(starts) if start // row_length % num_ranks == rank]
 
 
 def even_slices(count: int, most: int) -> Iterator[slice]:

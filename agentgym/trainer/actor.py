@@ -47,7 +47,8 @@ class TrainerStatus:
 
 
 class TitanTrainer(ServiceActor):
-    """Every endpoint is called on all processes at once, with the same arguments. Rank 0 alone returns scores.
+    """Every endpoint is called on all processes at once, with the same arguments, but for samples: what a process does
+    not read is empty in those that it gets, see `Share`. Rank 0 alone returns scores.
 
     A process that runs out of memory raises OutOfMemory, which ends the run: others in its place would need the same.
     The engine lives on one thread: CUDA keeps a current device per thread, collectives need one order, and the
@@ -90,6 +91,11 @@ class TitanTrainer(ServiceActor):
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
         return await self._run(self._step, self._engine.train_step, samples)
+
+    @endpoint
+    async def own_samples(self, lengths: array[int], step: bool) -> array[int]:
+        """Which samples this process reads, by index; see `TitanEngine.own_samples`."""
+        return array("q", await self._run(lambda: self._engine.own_samples(lengths, step=step)))
 
     @endpoint
     async def set_rate(self, rate: float) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.options import ActorOptions
@@ -140,7 +141,15 @@ class TrainerClient:
                     ask = again or ask
 
     async def _ask(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
-        return await self._started().call(method, *args, timeout_s=self._timeout_s)
+        """Where samples come first among the arguments, each of several processes gets whole only what it reads."""
+        group, given = self._started(), cast("tuple[Any, ...]", args)
+        samples = await asyncio.to_thread(_samples_of, given) if self._setup.trainer.procs > 1 else None
+        if samples is None:
+            return await group.call(method, *args, timeout_s=self._timeout_s)
+        lengths, of_step = array("q", samples.lengths.tolist()), cast(object, method) is TitanTrainer.train_step
+        own = await group.call(TitanTrainer.own_samples, lengths, of_step, timeout_s=self._timeout_s)
+        arguments: list[Any] = [(samples.share(indices), *given[1:]) for indices in own]
+        return await group.call_each(method, arguments, timeout_s=self._timeout_s)
 
     async def _restart(self, error: Exception, *, most: int | None = None, limit: str = "") -> None:
         """Replace the processes, again if the new ones are lost. Raises the error when that is not allowed any more.
@@ -204,6 +213,14 @@ class TrainerClient:
         if self._group is None:
             raise InfraError(f"the {self._name} is not running; await start() first")
         return self._group
+
+
+def _samples_of(args: tuple[Any, ...]) -> SampleColumns | None:
+    """The first argument, where it is samples that can be sent as columns."""
+    if args and isinstance(args[0], Sequence) and len(args[0]) and isinstance(args[0][0], Sample):
+        samples = SampleColumns.of(args[0])
+        return samples if isinstance(samples, SampleColumns) else None
+    return None
 
 
 def trainer_options(config: TrainerConfig, store: WeightStore | None, hosts: str = "trainer") -> ActorOptions:

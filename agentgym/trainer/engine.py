@@ -21,7 +21,7 @@ from agentgym.models.architecture import read_architecture
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
-from agentgym.rl.packing import TrainBatch, of_trained, pack, row_slices, unpack
+from agentgym.rl.packing import TrainBatch, of_trained, pack, read_by, row_slices, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
@@ -133,7 +133,7 @@ class TitanEngine:
         }
 
     def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One step: every rank gets all samples and takes its share of the rows.
+        """One step: every rank takes its share of the rows, and of the other samples it needs the masks alone.
 
         It is one update, or trainer.minibatches * trainer.epochs of them, before which the old log-probabilities of all
         samples are computed if the loss reads them. The loss is normalised over the samples of an update, so
@@ -342,14 +342,27 @@ class TitanEngine:
         """Leave the process group; the engine can't be used afterwards."""
         self._ranks.leave()
 
+    def own_samples(self, lengths: Sequence[int], *, step: bool) -> list[int]:
+        """Which samples of these lengths this rank reads: in one pass over all of them, or in all passes of a step."""
+        passes: list[Sequence[int]] = [range(len(lengths))]
+        if step and self._trainer.updates_per_step > 1:
+            passes += minibatches(passes[0], self._trainer, self.step)
+        place = (self._trainer.seq_len, self._attention_break_even, self._ranks.data_rank, self._ranks.data_size)
+        return sorted({one[i] for one in passes for i in read_by([lengths[index] for index in one], *place)})
+
+    @property
+    def _attention_break_even(self) -> float | None:
+        """None where rows are compiled once, for one length."""
+        whole = self._built.flex or self._trainer.context_parallel > 1 or self._trainer.compile
+        return None if whole else self._architecture.attention_break_even
+
     def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
         trainer = self._trainer
-        whole = self._built.flex or trainer.context_parallel > 1 or trainer.compile  # compiled once for one length
         return pack(
             samples,
             seq_len=trainer.seq_len,
             rows_divisible_by=self._ranks.data_size,
-            attention_break_even=None if whole else self._architecture.attention_break_even,
+            attention_break_even=self._attention_break_even,
             part_rows=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
         )
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from agentgym.rl.losses import Reduction
 from agentgym.trainer.config import TrainerConfig
-from agentgym.types import Sample
 
+T = TypeVar("T")
 TOKENS = "train/trained_tokens"
 SUMS = (TOKENS, "train/tokens", "train/time/train_pack_s", "train/time/train_compute_s")
 
 
-def minibatches(samples: Sequence[Sample], config: TrainerConfig, step: int) -> Iterator[list[Sample]]:
+def minibatches(samples: Sequence[T], config: TrainerConfig, step: int) -> Iterator[list[T]]:
     """trainer.epochs times the samples in another order, each in trainer.minibatches parts of equal size, up to one.
 
     A function of trainer.seed and the step, so that all processes and a resumed run split alike. Parts without a sample

@@ -6,7 +6,10 @@ import asyncio
 import math
 import os
 import signal
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
+from agentgym.rl.columns import SampleColumns
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.actor import TitanTrainer
 from agentgym.trainer.client import TrainerClient, trainer_options
@@ -87,6 +91,47 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
         assert all(torch.equal(exported[name], tensor) for name, tensor in published.items())
         await trainer.close()
         await store.close()
+
+
+class Measured(Runtime):
+    """It knows the bytes of each call's arguments that it sent, to all processes together."""
+
+    def ask(self, actor: Any, name: str, args: bytes) -> asyncio.Future[Any]:
+        self.sent[name] += len(args)
+        return super().ask(actor, name, args)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("updates", [{}, {"minibatches": 2, "epochs": 2}])
+async def test_each_rank_is_sent_its_rows_alone_and_trains_the_same_bits(
+    policy: Path, tmp_path: Path, updates: dict[str, int]
+) -> None:
+    samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(32, longest=120)]
+    async with Measured(log_dir=tmp_path / "logs") as runtime:
+        runtime.sent = Counter()
+        given = setup(policy, tmp_path / "titan", procs=2)
+        given = replace(given, trainer=replace(given.trainer, seq_len=128, rows_per_microbatch=2, **updates))
+        given = replace(given, loss=Grpo(aggregation="sequence_mean"), critic=True, keep_logprobs=True)
+        trainer = TrainerClient(given)
+        await trainer.start()
+        await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
+
+        async def whole(method: Any, *args: object) -> Any:
+            return (await trainer._started().call(method, *args, timeout_s=LONG_S))[0]
+
+        found: list[list[Any]] = []
+        for call in (whole, trainer.call):
+            await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))
+            runtime.sent.clear()
+            steps = [await call(TitanTrainer.train_step, SampleColumns.of(samples)) for _ in range(2)]
+            metrics = [{name: step[name] for name in step if "/time/" not in name} for step in steps]
+            scored = [await call(method, samples) for method in (TitanTrainer.logprobs, TitanTrainer.values)]
+            kept = await trainer.call(TitanTrainer.trained_logprobs)
+            found.append([metrics, scored, kept, runtime.sent["train_step"]])
+        (*before, all_bytes), (*after, own_bytes) = found
+        assert after == before and found[0][0][0]["train/grad_norm"] > 0
+        assert own_bytes < (0.6 if not updates else 1.0) * all_bytes, (own_bytes, all_bytes)
+        await trainer.close()
 
 
 @pytest.mark.slow

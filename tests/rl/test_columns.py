@@ -93,3 +93,15 @@ def test_the_journal_has_the_same_bytes_of_both(optional: tuple[str, ...]) -> No
 def test_a_sample_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="sample s4-"):
         pack(SampleColumns.of(draw(4, 9)), seq_len=8)
+
+
+@pytest.mark.parametrize("optional", OPTIONAL)
+def test_a_share_has_the_samples_that_are_read_whole_and_of_others_the_mask_alone(optional: tuple[str, ...]) -> None:
+    samples, own = draw(5, 9, optional), [1, 2, 7]
+    sent = pickle.dumps(SampleColumns.of(samples).share(own))
+    received = pickle.loads(sent)
+    assert len(sent) < len(pickle.dumps(SampleColumns.of(samples))) / 2
+    for index, (sample, there) in enumerate(zip(samples, received, strict=True)):
+        empty = {f.name: (0,) * len(sample.token_ids) for f in fields(Sample) if f.name in received.columns}
+        rest = {"sample_id": sample.sample_id, "loss_mask": sample.loss_mask}
+        assert there == (sample if index in own else Sample(**empty | rest))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_model import draw_samples
 
-from agentgym.rl.packing import cheapest_row_length, even_slices, first_fit, pack, row_slices, unpack
+from agentgym.rl.packing import cheapest_row_length, even_slices, first_fit, pack, read_by, row_slices, unpack
 
 
 def test_every_token_of_every_sample_appears_exactly_once() -> None:
@@ -132,3 +132,15 @@ def test_parts_are_as_few_as_possible_and_differ_by_a_row_at_most() -> None:
             assert max(sizes) <= most and max(sizes) - min(sizes) <= 1 and sizes[0] == max(sizes)
     rows = [[*range(58)[part]] for part in row_slices(58, 5, 1, 2)]
     assert [len(part) for part in rows] == [5, 5, 5, 5, 5, 4] and [*chain(*rows)] == [*range(1, 58, 2)]
+
+
+@pytest.mark.parametrize("attention_break_even", [None, 100.0])
+def test_a_rank_reads_the_samples_of_its_rows(attention_break_even: float | None) -> None:
+    samples = draw_samples(40, seed=3)
+    lengths = [len(sample.token_ids) for sample in samples]
+    for ranks in (1, 3):
+        batch = pack(samples, seq_len=64, rows_divisible_by=ranks, attention_break_even=attention_break_even)
+        for rank in range(ranks):
+            rows = [batch.sample_index[rows] for rows in row_slices(batch.num_rows, 2, rank, ranks)]
+            found = sorted(set(torch.cat(rows).flatten().tolist()) - {-1})
+            assert read_by(lengths, 64, attention_break_even, rank, ranks) == found
