@@ -179,3 +179,13 @@ async def test_a_user_is_found_as_the_engine_finds_it(tmp_path: Path) -> None:
     for text in ("ghost", "app:ghosts"):
         with pytest.raises(LookupError, match="ghost"):
             find_user(text, etc)
+
+
+async def test_root_of_a_task_s_container_cannot_take_the_agent_along(docker: DockerBackend, bare: str) -> None:
+    async with docker.session_for(SandboxSpec(session=True, image=bare, profile="task")) as session:
+        assert (await session.exec("kill -9 -1")).exit_code == -9  # what forks the agent's children, too
+        reached = await session.exec("echo 1000 > /proc/1/oom_score_adj; cat /proc/1/environ; echo on")
+        assert reached.stdout == "on\n" and "Read-only" in reached.stderr and "Permission denied" in reached.stderr
+        assert (await session.exec("while true; do kill -9 -1; done")).exit_code == -9
+        for _ in range(3):  # that loop goes on, and kills what it can: its own fault, and nobody else's
+            assert (await session.exec("echo on")).exit_code in (0, -9)

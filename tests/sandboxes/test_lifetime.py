@@ -28,13 +28,16 @@ PROMISED_S = 5.0  # docs/security.md: so soon after its owner was killed, no con
 OWNER = """
 import asyncio, os
 from agentgym.sandbox import Limits
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 
 async def main():
     config = DockerConfig(pool_size=2, spares=0, spare_sessions=0)
-    async with DockerBackend(config) as backend, backend.session() as session:
+    task = SandboxSpec(session=True, profile="task")
+    async with DockerBackend(config) as backend, backend.session() as session, backend.session_for(task) as other:
         await session.exec("sleep 1000 &")
+        await other.exec("setsid sleep 1000 &")
         while backend.metrics()["sandbox/containers_live"] < 2:
             await asyncio.sleep(0.05)
         limits = Limits(wall_s=600.0, cpu_s=600)

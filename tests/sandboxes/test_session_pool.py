@@ -15,7 +15,10 @@ from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym.testing import fast, settle
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.engine import Image
+from agentgym_sandboxes.docker.machine import Machine, Request
+from agentgym_sandboxes.docker.session_pool import Others, SessionPool
+from agentgym_sandboxes.docker.session_pools import MAX_POOLS, SessionPools
 
 
 def sessions(*failing: int) -> Factory:
@@ -240,3 +243,55 @@ async def test_a_session_whose_container_dies_is_lost_and_never_answers_wrong(do
             await session.read("f")
     async with docker.session() as session:
         assert (await session.run("1 + 1")).stdout == "2\n"
+
+
+class Images:
+    """Pools of sessions in images, of containers that only pretend; `factories` in the order of their pools."""
+
+    def __init__(self) -> None:
+        self.config = DockerConfig(max_sessions=1, spare_sessions=1, lease_timeout_s=60.0)
+        self.factories: list[Factory] = []
+
+    def make(self, request: Request | None, others: Others) -> SessionPool:
+        self.factories.append(sessions())
+        return SessionPool(self.config, self.factories[-1], others=others)
+
+    async def find(self, request: Request) -> Machine:
+        """`tag` and its id are one image."""
+        image = Image(image_id=request.image.replace("tag", "id0"), layers=(), digests=())
+        return Machine(request=request, image=image, tree="")
+
+
+def of_image(name: str) -> Request:
+    return Request(name, "task", 512, name)
+
+
+async def test_two_names_of_an_image_share_a_pool_and_all_pools_share_the_most() -> None:
+    images = Images()
+    pools = SessionPools(images.make, images.find)
+    try:
+        async with pools.session(of_image("tag")):
+            waiting = asyncio.create_task(pools.session(of_image("id1")).__aenter__())
+            await until(lambda: pools.gauges()["sessions_waiting"])
+            assert not waiting.done() and pools.gauges()["sessions_open"] == 1
+        await until(waiting.done)
+        assert len(images.factories) == 2
+        waiting.cancel()
+        assert pools._pool(of_image("id0")) is pools._pool(await pools._by_id(of_image("tag")))
+    finally:
+        await pools.close()
+    assert all(container.closed for factory in images.factories for container in factory.made)
+
+
+async def test_warm_containers_of_images_that_were_not_used_for_longest_are_removed() -> None:
+    images = Images()
+    pools = SessionPools(images.make, images.find)
+    try:
+        for number in range(MAX_POOLS + 2):
+            async with pools.session(of_image(f"id{number}")):
+                pass
+        gone, kept = images.factories[:2], images.factories[2:]
+        await until(lambda: all(container.closed for factory in gone for container in factory.made))
+        assert all(not factory.made[-1].closed for factory in kept if len(factory.made) > 1)
+    finally:
+        await pools.close()

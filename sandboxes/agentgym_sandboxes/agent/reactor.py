@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from .sweep import Sweeper
 
 STDOUT_FD = 1
 ZYGOTE_GONE = 70
+READY = b"!"  # what a zygote says first
 
 OnEnd = Callable[[dict[str, float]], None]
 
@@ -26,11 +28,14 @@ OnEnd = Callable[[dict[str, float]], None]
 class Reactor:
     """What operations of the agent are built on. Their handlers must not block.
 
-    uids: more than the calls that run at a time.
+    uids: more than the calls that run at a time. fork_zygote: starts another one. killable: whether the zygote may be
+    killed by what runs here, as root can in a task's container: then its children are lost, not the container.
     """
 
-    def __init__(self, zygote: socket.socket, uids: Sequence[int]) -> None:
+    def __init__(self, zygote: socket.socket, uids: Sequence[int], fork_zygote: Callable[[], socket.socket]) -> None:
         self.sweeper = Sweeper()
+        self.killable = False
+        self._fork_zygote = fork_zygote
         self._zygote = zygote
         self._uids: collections.deque[int] = collections.deque(uids)  # in turn, so that a uid rests after use
         self._children: dict[int, OnEnd] = {}
@@ -88,9 +93,25 @@ class Reactor:
         key = next(self._serials)
         self._children[key] = on_end
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        self._zygote.sendmsg([json.dumps({**order, "key": key}).encode()], [rights])
+        if self._zygote.fileno() < 0:
+            self._zygote = self._fork_zygote()
+            self.watch(self._zygote.fileno(), self._read_zygote)
+        try:
+            self._zygote.sendmsg([json.dumps({**order, "key": key}).encode()], [rights])
+        except OSError:
+            self._lose_zygote()
         for fd in fds:
             os.close(fd)
+
+    def _lose_zygote(self) -> None:
+        """It was killed. Its children count as killed, too, though one may go on; the next order starts another."""
+        if not self.killable:
+            os._exit(ZYGOTE_GONE)
+        self.unwatch(self._zygote.fileno())
+        self._zygote.close()
+        children, self._children = self._children, {}
+        for on_end in children.values():
+            on_end({"status": signal.SIGKILL, "cpu_s": 0.0, "memory_kib": 0})
 
     def _write(self) -> None:
         try:
@@ -107,9 +128,15 @@ class Reactor:
             self.unwatch(STDOUT_FD)
 
     def _read_zygote(self) -> None:
-        data = self._zygote.recv(8192)
+        try:
+            data = self._zygote.recv(8192)
+        except OSError:  # killed before it had read an order
+            data = b""
         if not data:
-            os._exit(ZYGOTE_GONE)
+            self._lose_zygote()
+            return
+        if data == READY:
+            return  # of another one
         end = json.loads(data)
         on_end = self._children[end["key"]] if "pid" in end else self._children.pop(end["key"])
         on_end(end)

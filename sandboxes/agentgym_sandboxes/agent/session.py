@@ -100,11 +100,12 @@ class Session:
         self._reactor.send({"id": header["id"], "home": self._home})
         self._look()
 
-    def _move(self, place: dict[str, str]) -> str:
+    def _move(self, machine: dict[str, str]) -> str:
         """Go to a task's user and folder; its home. Raises LookupError, OSError."""
-        user = find_user(place["user"])
-        self._home = os.path.realpath(place["work"] or "/")
+        user = find_user(machine["user"])
+        self._home = os.path.realpath(machine["work"] or "/")
         os.makedirs(self._home, exist_ok=True)
+        self._reactor.killable = True
         self._uid, self._user = EVERYONE, [user.uid, user.gid, user.groups]
         return user.home
 
@@ -139,7 +140,7 @@ class Session:
             self._reactor.sweeper.kill(self._keeper)
 
     @property
-    def _place(self) -> dict[str, object]:
+    def _work(self) -> dict[str, object]:
         """Where its files are. anywhere: paths may be absolute, for all of the container is the task's."""
         return {"work": self._home, "anywhere": bool(self._user)}
 
@@ -171,7 +172,7 @@ class Session:
     def exec(self, frame: frames.Frame) -> None:
         """Blobs: JSON of `argv` and `folder`; stdin."""
         turn = self._begin(frame, self._interpreter, is_exec=True)
-        request = {**json.loads(frame.blobs[0]), **self._place, "env": self._env}
+        request = {**json.loads(frame.blobs[0]), **self._work, "env": self._env}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1]), *self._outputs(turn)]
         self._spawn("exec", self._uid, turn.job.limits, fds, functools.partial(self._command_ended, turn))
 
@@ -250,7 +251,7 @@ class Session:
         ours.setblocking(False)
         interpreter = self._interpreter = Interpreter(ours)
         limits = ChildLimits(wall_s=0, cpu_s=0, output_bytes=0, answer_mib=0, **self._most)
-        order = {**self._place, "env": self._env, "own_python": self._own_python}
+        order = {**self._work, "env": self._env, "own_python": self._own_python}
         request = json.dumps(order).encode()
         fds = [memory_file(request), theirs.detach()]
         self._spawn("repl", self._uid, limits, fds, functools.partial(self._interpreter_ended, interpreter))
@@ -320,7 +321,7 @@ class Session:
         """Blobs: JSON of the request; data. Done by a child that the session's processes can't touch."""
         limits = ChildLimits(FILES_WALL_S, 0, 0, 0, 0, 0, 80)
         job = self._files = Job(cast(int, frame.header["id"]), limits, [])
-        request = {**json.loads(frame.blobs[0]), **self._place}
+        request = {**json.loads(frame.blobs[0]), **self._work}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1])]
         for name in ("reply", "data"):
             fds.append(job.pipe(name))

@@ -51,6 +51,7 @@ def become(user: tuple[int, int, list[int]], keeper: int) -> None:
     uid, gid, groups = user
     os.setsid()
     if keeper < 0:
+        os.nice(19)
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
             file.write(b"1000")
     os.setgroups(groups)

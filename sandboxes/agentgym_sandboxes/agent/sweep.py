@@ -44,11 +44,10 @@ class Sweeper:
         return True
 
     def kill(self, uid: int) -> None:
-        """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it; of EVERYONE, one by one."""
-        if uid == EVERYONE:
-            for pid in processes_of(uid):
-                self.signal(uid, pid, signal.SIGKILL)
-            return
+        """SIGKILL to every process of `uid`, at once, so that a fork bomb can't outrun it.
+
+        Of EVERYONE even the zygote's: another takes its place.
+        """
         _as_user(uid, os.kill, -1, signal.SIGKILL)
 
     def signal(self, uid: int, pid: int, number: int) -> None:

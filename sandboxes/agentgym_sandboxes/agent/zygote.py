@@ -18,6 +18,7 @@ from .landlock import restrict_writes
 from .limits import ChildLimits, drop_rights, make_home
 from .preload import MAX_REASON_BYTES, PreloadFailed, limit_mib, preload, reseed
 from .program import run_program
+from .reactor import READY
 from .serve import NO_MEMORY, serve
 from .sharing import leave_when_shared
 
@@ -26,7 +27,6 @@ PREIMPORTED = (
     "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
 )  # fmt: skip
 MAX_ORDER_BYTES = 8192
-READY = b"!"
 KEEP_PYTHON = ("program", "serve", "judge", "repl")  # operations whose children have what was preloaded
 _MAX_FDS = 6
 

@@ -52,7 +52,7 @@ for folder in sorted(map(os.path.realpath, folders)):
 for path in ("/tmp", "/work", os.getcwd()):
     if os.path.isdir(path):
         found = os.statvfs(path)
-        if found.f_blocks < 1 << 26:  # a small file system of the sandbox's own
+        if found.f_blocks < 1 << 21:  # a small file system of the sandbox's own
             note("used", [path if path != os.getcwd() else "cwd", found.f_files - found.f_ffree])
 
 for path in ("/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"):

@@ -23,7 +23,7 @@ from agentgym_sandboxes.docker.machine import Request, request_of
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.session_network import SessionNetworks
-from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.session_pool import Others, SessionPool
 from agentgym_sandboxes.docker.session_pools import SessionPools
 from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
 from agentgym_sandboxes.host.backend import NOT_STARTED, AgentBackend, Answer
@@ -95,9 +95,9 @@ class DockerBackend(AgentBackend):
             max_bytes = self.config.session_network_mib << 20
             networks = SessionNetworks(max_bytes, self._meter.counts, self.config.max_sessions)
 
-            def make_pool(request: Request | None, num_elsewhere: Callable[[], int]) -> SessionPool:
+            def make_pool(request: Request | None, others: Others) -> SessionPool:
                 start = partial(group.start_container, session=True, request=request)
-                return SessionPool(self.config, start, networks.open, self._meter, networks.forward, num_elsewhere)
+                return SessionPool(self.config, start, networks.open, self._meter, networks.forward, others)
 
             self._sessions = SessionPools(make_pool, group.machine)
             group.watch()

@@ -16,7 +16,7 @@ from agentgym_sandboxes.host.bundle import agent_argument
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SESSION_PROCESSES = 96  # fewer than its container may have, so that the agent can always start one of its own
-TASK_PROCESSES = 1024
+TASK_PROCESSES = 512
 _READ_AGENT = """\
 import os, sys
 length, program = int(sys.argv.pop(1)), b""
@@ -25,6 +25,10 @@ while len(program) < length:
 sys.orig_argv = ["python3", "-c", program.decode()]
 exec(program)
 """  # it comes on standard input: `ps` in a task's image is not to print all of it
+_READ_ONLY: list[Json] = [  # the engine's, and what would have the kernel kill the agent when memory ends
+    *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
+    *("/proc/1/oom_score_adj", "/proc/1/oom_adj"),
+]
 _OF_HARDENED = ("ReadonlyRootfs", "CapDrop", "CapAdd", "SecurityOpt", "Tmpfs", "Ulimits", "IpcMode")
 
 
@@ -65,14 +69,15 @@ class Machine:
 
         Of the image's variables none reaches the agent: a name without a value takes one away.
         """
-        command = cast("list[str]", settings["Cmd"])  # python3, its options, the agent
+        command = cast("list[str]", settings["Cmd"])  # python3, its options, the agent, uids, modules
+        uids = command[command.index("-c") + 2 :][:2]
         host = dict(cast("dict[str, Json]", settings["HostConfig"]))
         host["Mounts"] = [*cast("list[Json]", host["Mounts"]), mount(self.tree, TREE)]
         if self._is_task:
             for name in _OF_HARDENED:
                 host.pop(name, None)
             memory = self.request.memory_mib * MIB
-            host |= {"Memory": memory, "MemorySwap": memory, "PidsLimit": TASK_PROCESSES}
+            host |= {"Memory": memory, "MemorySwap": memory, "PidsLimit": TASK_PROCESSES, "ReadonlyPaths": _READ_ONLY}
         else:
             folders = {folder: "rw,nosuid,nodev,mode=1777,size=1m" for folder in self.image.volumes}
             host["Tmpfs"] = {**folders, **cast("dict[str, Json]", host["Tmpfs"])}
@@ -82,7 +87,7 @@ class Machine:
             **settings,
             "Image": self.image.image_id,
             "Entrypoint": [*PYTHON, "-s", "-c", _READ_AGENT],
-            "Cmd": [str(len(agent_argument().encode())), *command[command.index("-c") + 2 :]],
+            "Cmd": [str(len(agent_argument().encode())), *uids],  # and nothing to preload
             "Env": [*given, *sorted({pair.partition("=")[0] for pair in self.image.env} - names)],
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": host,

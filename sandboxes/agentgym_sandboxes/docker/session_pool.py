@@ -37,6 +37,17 @@ class OpenForward(Protocol):
     async def __call__(self, container: Container, target: str, stack: AsyncExitStack) -> int: ...
 
 
+class Others:
+    """What a pool knows of those that share `max_sessions` with it: nothing, for one that is alone."""
+
+    def num_taken(self, pool: SessionPool) -> int:
+        """How many sessions they have."""
+        return 0
+
+    def look_again(self, pool: SessionPool) -> None:
+        """There may be room for a session of theirs."""
+
+
 class SessionPool(KeptPool):
     """Leases at most `max_sessions` at a time; others wait in turn, at most `lease_timeout_s`.
 
@@ -53,13 +64,12 @@ class SessionPool(KeptPool):
         open_network: OpenNetwork | None = None,
         meter: CallMeter | None = None,
         forward: OpenForward | None = None,
-        num_elsewhere: Callable[[], int] = lambda: 0,
+        others: Others | None = None,
     ) -> None:
-        """num_elsewhere: sessions of other pools that share `max_sessions`."""
         super().__init__(config, start_container, meter or CallMeter(), "session container", BACKOFFS_S)
         self._open_network = open_network
         self._forward = forward
-        self._num_elsewhere = num_elsewhere
+        self._others = others or Others()
         self._spare: collections.deque[Container] = collections.deque()
         self._leased: set[Container] = set()
         self._ending: set[Container] = set()  # of sessions
@@ -161,7 +171,7 @@ class SessionPool(KeptPool):
     @property
     def _room(self) -> int:
         """How many more sessions there is room for."""
-        return self._config.max_sessions - self.num_taken - self._num_elsewhere()
+        return self._config.max_sessions - self.num_taken - self._others.num_taken(self)
 
     @property
     def num_taken(self) -> int:
@@ -173,7 +183,7 @@ class SessionPool(KeptPool):
         return not self.num_taken and not self._waiting
 
     def look_again(self) -> None:
-        """A session of another pool has ended."""
+        """There may be room, for a session of another pool has ended."""
         self._on_change()
 
     @property
@@ -196,6 +206,7 @@ class SessionPool(KeptPool):
     def _removed(self, container: Container) -> None:
         self._ending.discard(container)
         self._on_change()
+        self._others.look_again(self)
 
     def _futures(self) -> list[asyncio.Future[Container]]:
         futures = list(self._waiting)

@@ -11,17 +11,17 @@ from typing import TypeAlias
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.machine import Machine, Request
-from agentgym_sandboxes.docker.session_pool import SessionPool
+from agentgym_sandboxes.docker.session_pool import Others, SessionPool
 from agentgym_sandboxes.docker.sessions import DockerSession
 
 MAX_POOLS = 8
 """Of tasks' images; beyond it, those that were not used for longest are closed, with their warm containers."""
 
-MakePool: TypeAlias = Callable[[Request | None, Callable[[], int]], SessionPool]
-"""Makes the pool of a request; the function reports how many sessions others have."""
+MakePool: TypeAlias = Callable[[Request | None, Others], SessionPool]
+"""Makes the pool of a request."""
 
 
-class SessionPools:
+class SessionPools(Others):
     """Leases sessions; `max_sessions` counts those of all pools. find: what a request means on the engines."""
 
     def __init__(self, make: MakePool, find: Callable[[Request], Awaitable[Machine]]) -> None:
@@ -36,12 +36,18 @@ class SessionPools:
     async def session(self, request: Request | None, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
         """Raises as `SessionPool.session` does, and ImageUnusable."""
         pool = self._pool(request if request is None else await self._by_id(request))
-        try:
-            async with pool.session(network) as session:
-                yield session
-        finally:
-            for other in self._pools.values():
-                other.look_again()
+        async with pool.session(network) as session:
+            yield session
+
+    def num_taken(self, pool: SessionPool) -> int:
+        """How many sessions the others of a pool have."""
+        return sum(one.num_taken for one in self._pools.values() if one is not pool)
+
+    def look_again(self, pool: SessionPool) -> None:
+        """A session of a pool has ended: the next one may be of another."""
+        for one in self._pools.values():
+            if one is not pool:
+                one.look_again()
 
     def gauges(self) -> dict[str, float]:
         """What is true now, of all pools together."""
@@ -64,7 +70,7 @@ class SessionPools:
             raise SandboxUnavailable(SessionPool.CLOSED)
         pool = self._pools.pop(request, None)
         if pool is None:
-            pool = self._make(request, lambda: sum(one.num_taken for one in self._pools.values() if one is not pool))
+            pool = self._make(request, self)
         self._pools[request] = pool
         idle = [key for key, one in self._pools.items() if key is not None and one is not pool and one.is_idle]
         for key in idle[: max(0, len(self._pools) - MAX_POOLS)]:
