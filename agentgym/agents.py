@@ -100,6 +100,12 @@ class Agent(ABC):
         return False
 
     @property
+    def max_idle_calls(self) -> int:
+        """Calls of the policy in a row that call no tool, continue no conversation and have no longer prompt than
+        those before, at which the episode ends as the agent's fault: it never stops compacting. 0 is no limit."""
+        return 0
+
+    @property
     def wants_session(self) -> bool:
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""
         return False

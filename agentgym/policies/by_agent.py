@@ -88,6 +88,7 @@ class AgentPlayer(EpisodePlayer):
             until_s=runner.until_s,
             drops=self.agent.drops,
             is_side_call=self.agent.is_side_call,
+            max_idle_calls=self.agent.max_idle_calls,
         )
         key = self.endpoint.admit(handler)
         context = PlayingContext(runner, self.endpoint, key)
@@ -155,7 +156,7 @@ class AgentPlayer(EpisodePlayer):
         elif handler.broken is not None:
             raise handler.broken
         error = None if playing.cancelled() or not playing.done() else playing.exception()
-        if error is not None:
+        if error is not None and episode.stop is not Stop.AGENT:  # the handler has noted why it ended it
             context.note("failure", _described(error, self.name, self.agent))
         if not in_time:
             self._end_at_limit(runner)

@@ -72,9 +72,9 @@ class EpisodeHandler:
         until_s: float | None = None,
         drops: Collection[str] = (),
         is_side_call: Callable[[Sequence[Message], Sequence[Schema]], bool] = lambda messages, tools: False,
+        max_idle_calls: int = 0,
     ) -> None:
-        """max_turns: of the policy; None is config's. drops: fields of requests that may be dropped unseen.
-        is_side_call: see `Agent.is_side_call`.
+        """max_turns: of the policy; None is config's. drops, is_side_call, max_idle_calls: see `agentgym.Agent`.
 
         until_s: the end of the episode's time by the loop's clock, without waits in the engine's queue; None begins
         config.episode_time_s with the first call.
@@ -87,6 +87,7 @@ class EpisodeHandler:
         self.drops = drops
         self._is_side_call = is_side_call
         self._side_turns: list[int] = []
+        self._max_idle_calls, self._idle_calls, self._longest_prompt = max_idle_calls, 0, 0
         self._greedy, self._activity = greedy, activity or Activity()
         self._max_turns = max_turns or config.max_turns or math.inf
         self._until_s = until_s
@@ -245,6 +246,7 @@ class EpisodeHandler:
             self._side_turns.append(len(episode.turns))
         self._grow(asked, turn, reading, calls)
         self._too_long = ""
+        self._count_idle(asked, calls)
         if turn.finish_reason is FinishReason.TIME:
             self._cut(Stop.TIME)
             episode.time_limit = f"rollout.generate_timeout_s = {config.generate_timeout_s:g}"
@@ -275,6 +277,24 @@ class EpisodeHandler:
         self._tree.add(asked.tools_key, asked.tools, asked.talk, asked.branch_point, said, spoken, also)
         episode.turns.append(turn)
         episode.branches, episode.branch_reasons = self._tree.branches, self._tree.branch_reasons()
+
+    def _count_idle(self, asked: _Asked, calls: tuple[ToolCall, ...]) -> None:
+        """Ends an agent that never stops compacting, as one does whose own prompt exceeds its limit."""
+        length = len(asked.prompt)
+        goes_on = calls or asked.branch_point.spoken is not None or length > self._longest_prompt
+        self._longest_prompt = max(length, self._longest_prompt)
+        self._idle_calls = 0 if goes_on else self._idle_calls + 1
+        if self._idle_calls and self._idle_calls == self._max_idle_calls:
+            notes = self.episode.info.setdefault("agent", {})
+            assert isinstance(notes, dict)
+            message = (
+                f"{self._idle_calls} calls in a row called no tool, continued no conversation and had no longer prompt "
+                "than those before: it seems to compact its history again and again. Raise agent.context_tokens, and "
+                "rollout.max_episode_tokens with it, or agent.max_idle_calls"
+            )
+            notes["failure"] = {"kind": "idle_calls", "message": message}
+            self.episode.outcome = Outcome.INVALID
+            self._end(Stop.AGENT)
 
     def _cut(self, stop: Stop) -> None:
         """The policy never finished what it was saying."""

@@ -129,6 +129,24 @@ async def test_turns_are_limited(tokenizer, speaking):
     assert refused.value.kind == "ended"
 
 
+async def test_an_agent_that_never_stops_compacting_has_failed(tokenizer, speaking):
+    """What it does besides is no such thing: a call of a tool, a conversation that goes on, a longer prompt."""
+    says = ["one"] * 3 + [CALL] + ["one"] * 8
+    handler = handler_of(speaking(*says), tokenizer, max_idle_calls=3)
+    for text in ("summary" * 30, "goes on", "goes on", "tool", "goes on"):
+        await ask(handler, user(text), tools=(TOOL,))
+    first = await ask(handler, user("goes on"), tools=(TOOL,))
+    await ask(handler, user("goes on"), said(first), user("more"), tools=(TOOL,))
+    await ask(handler, user("longer than all of those before" * 9), tools=(TOOL,))
+    for text in ("summary", "goes on"):
+        await ask(handler, user(text), tools=(TOOL,))
+    assert not handler.over.is_set()
+    await ask(handler, user("summary"), tools=(TOOL,))
+    episode = handler.episode
+    assert handler.over.is_set() and (episode.stop, episode.outcome) == (Stop.AGENT, Outcome.INVALID)
+    assert "3 calls in a row called no tool" in episode.info["agent"]["failure"]["message"]
+
+
 async def test_time_is_limited(tokenizer, speaking):
     now_s = asyncio.get_running_loop().time()
     handler = handler_of(speaking("one"), tokenizer, until_s=now_s - 1)

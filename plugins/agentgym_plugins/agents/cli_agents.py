@@ -55,11 +55,16 @@ class CliAgent(StartedProgram):
     """At how many tokens of a conversation it compacts it; give what rollout.max_episode_tokens leaves."""
     side_calls: Literal["mask", "train"] = "mask"
     """What becomes of turns in which it names its session or summarises it: they are not trained, or as all others."""
+    max_idle_calls: int = 40
+    """Calls of the policy in a row that call no tool, continue no conversation and have no longer prompt than those
+    before, at which the episode ends as the agent's fault: it never stops compacting. 0 is no limit."""
     memory_mib: int = 0
     """Memory of each of its processes, in MiB; 0 is no limit. JavaScript engines reserve far more than they use."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_idle_calls < 0:
+            raise ValueError(f"max_idle_calls is {self.max_idle_calls}; give at least 1, or 0 for no limit")
         if self.context_tokens < 1000:
             raise ValueError(f"context_tokens is {self.context_tokens}; give at least 1000")
 

@@ -11,7 +11,7 @@ from agentgym.env import Environment, Reply
 from agentgym.errors import UserError
 from agentgym.rollout.config import RolloutConfig
 from agentgym.testing import play_agent
-from agentgym.types import Message, Stop, Task
+from agentgym.types import Message, Outcome, Stop, Task
 from agentgym_plugins.agents.aider import Aider
 from agentgym_plugins.agents.cli_agents import ClaudeCode, Codex, GeminiCli, OpenCode, QwenCode
 from agentgym_plugins.agents.openhands import OpenHands
@@ -111,6 +111,25 @@ async def test_gemini_cli_compacts_before_another_prompt_and_what_it_wrote_is_a_
     assert episode.stop is Stop.DONE and episode.info["success"] is True, episode.info["agent"]
     assert ["2999" in prompt for prompt in prompts] == [False, True, True, True, False]
     assert summary in prompts[4] and len(episode.all_branches) == 4 and len(episode.turns) == 5
+
+
+class Compacting(OpenCode):
+    """As its users have it; its base prompt exceeds this limit."""
+
+    def variables(self, context, home):
+        found = super().variables(context, home)
+        file = home / ".config" / "opencode" / "opencode.json"
+        file.write_text(file.read_text().replace('"compaction": {"auto": false}', '"compaction": {"auto": true}'))
+        return found
+
+
+@pytest.mark.agents
+async def test_opencode_that_never_stops_compacting_has_failed():
+    agent = Compacting(program=program("opencode"), context_tokens=6000, max_idle_calls=5)
+    config = RolloutConfig(max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
+    episode = await play_agent(agent, TwoQuestions(), lambda prompt: "Fine.", config=config)
+    assert (episode.stop, episode.outcome) == (Stop.AGENT, Outcome.INVALID), episode.info["agent"]
+    assert episode.info["agent"]["failure"]["kind"] == "idle_calls" and len(episode.turns) < 20
 
 
 @pytest.mark.parametrize("kind", [Aider, ClaudeCode, Codex, GeminiCli, OpenCode, OpenHands, QwenCode])
