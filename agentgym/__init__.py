@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentgym.env import Environment, EpisodeContext, Reply
     from agentgym.errors import InfraError, UserError
     from agentgym.hooks import hookimpl
+    from agentgym.observed import Reduce, record_metric
     from agentgym.rewards import Reward, metric, reward
     from agentgym.sandbox import (
         AssertCase,
@@ -52,6 +53,7 @@ __all__ = [
     "Message",
     "MetricSink",
     "Outcome",
+    "Reduce",
     "Reply",
     "Reward",
     "RunResult",
@@ -74,6 +76,7 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "metric",
+    "record_metric",
     "reward",
     "run_loop",
     "services",
@@ -92,6 +95,7 @@ _MODULES = (
     "agents",
     "sinks",
     "hooks",
+    "observed",
     "cli.script",
     "cli.loops",
 )

@@ -32,6 +32,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.loops.rewards": "rewards as replicas",
     "agentgym.loops.rows": "rows of a data set, as a custom training loop reads them",
     "agentgym.mcp": "tools of MCP servers",
+    "agentgym.observed": "metrics that code in any process of a run records",
     "agentgym.policies.call_handler": "what answers the requests of the endpoint",
     "agentgym.programs": "processes, with which agents start programs",
     "agentgym.public": "this list",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agentgym.actors.launchers import LaunchedHost
 from agentgym.actors.process_id import ProcessId
 from agentgym.errors import InfraError, UserError, nearest
 
 if TYPE_CHECKING:
-    from monarch.actor import HostMesh
+    from monarch.actor import HostMesh, ProcMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,22 @@ class Host:
             )
         self.taken.update(free)
         return tuple(free)
+
+
+@dataclass(slots=True, eq=False)
+class HostPart:
+    """The processes of a group on one host, and their actor there."""
+
+    host: Host
+    mesh: ProcMesh
+    actor: Any
+    procs: int
+    gpus: set[str]
+
+    def leave(self, losing: Callable[[str], None]) -> None:
+        self.host.processes -= self.procs
+        self.host.taken -= self.gpus
+        self.host.losing.discard(losing)
 
 
 Wanted: TypeAlias = "int | str | Sequence[str] | None"

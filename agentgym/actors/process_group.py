@@ -11,8 +11,7 @@ import pickle
 import re
 import select
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, TypeVarTuple
@@ -26,12 +25,12 @@ from agentgym.actors.calls import ProcessDied as ProcessDied
 from agentgym.actors.descendants import descendants, titled
 from agentgym.actors.endpoint import Endpoint, LifecycleActor, endpoint_name
 from agentgym.actors.exits import by_signal, how_it_ended, size_of, with_tail
-from agentgym.actors.hosts import Host, HostKeeper
+from agentgym.actors.hosts import Host, HostKeeper, HostPart
 from agentgym.actors.network import LOOPBACK
 from agentgym.actors.options import ActorOptions
 from agentgym.actors.process_id import ProcessId
 from agentgym.actors.replies import Answer, NotSent
-from agentgym.actors.runtime import ActorError, ProcMesh, Runtime
+from agentgym.actors.runtime import ActorError, Runtime
 from agentgym.errors import InfraError
 
 log = logging.getLogger(__name__)
@@ -44,22 +43,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _titles = itertools.count()
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """The processes of a group on one host."""
-
-    host: Host
-    mesh: ProcMesh
-    actor: Any
-    procs: int
-    gpus: set[str]
-
-    def leave(self, losing: Callable[[str], None]) -> None:
-        self.host.processes -= self.procs
-        self.host.taken -= self.gpus
-        self.host.losing.discard(losing)
 
 
 class ProcessGroup(Generic[A]):
@@ -88,7 +71,7 @@ class ProcessGroup(Generic[A]):
         self._options = options
         self._on = on
         self._runtime = runtime
-        self._parts: list[_Part] = []
+        self._parts: list[HostPart] = []
         self._ranks: list[Any] = []  # the actor of each
         self._far: set[asyncio.Task[None]] = set()  # one for each process elsewhere, until it has ended
         self._pidfds: dict[int, int] = {}  # rank -> file descriptor
@@ -142,7 +125,7 @@ class ProcessGroup(Generic[A]):
                 logged=options.logged,
             )
             actor = mesh.spawn(self.name, self._actor_class, *self._args, **self._named)
-            part = _Part(host, mesh, actor, each, set().union(*gpus))
+            part = HostPart(host, mesh, actor, each, set().union(*gpus))
             self._parts.append(part)
             self._ranks += [part.actor] if each == 1 else [part.actor.slice(procs=rank) for rank in range(each)]
             if self._on is None:  # what is put on a host by name asks whether that is back

@@ -13,10 +13,11 @@ import logging
 import pickle
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from agentgym.errors import InfraError
+from agentgym.observed import OBSERVED, State
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,15 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to one call. body: the pickled value, or the pickled exception where trace is set."""
+    """The answer to one call. body: the pickled value, or the pickled exception where trace is set.
+
+    observed: what `record_metric` got in the actor's process since the last answer.
+    """
 
     number: int
     body: bytes
     trace: str = ""
+    observed: list[State] = field(default_factory=OBSERVED.take)
 
     @classmethod
     async def of(cls, number: int, name: str, method: Callable[..., Awaitable[object]], args: bytes) -> Answer:
@@ -142,6 +147,7 @@ class Replies:
                 log.warning("an answer of an actor could not be read: %s: %s", type(error).__name__, error)
                 continue
             for answer in answers:
+                OBSERVED.absorb(answer.observed)
                 waiting = self._waiting.get(answer.number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)

@@ -15,6 +15,7 @@ from agentgym.actors.process_group import ProcessGroup
 from agentgym.actors.service import Service
 from agentgym.errors import UserError
 from agentgym.import_path import import_object
+from agentgym.observed import record_metric
 from agentgym.rewards import Reward, Score
 from agentgym.types import Episode
 
@@ -38,7 +39,7 @@ class RewardActor(ServiceActor):
         """Raises UserError for what can't be called."""
         if not self._given:
             raise UserError("RewardActor: no reward functions; give at least one")
-        self._functions: list[ResponseReward] = []
+        self._functions: dict[str, ResponseReward] = {}
         for given in self._given:
             found: Any = import_object(given) if isinstance(given, str) else given
             made: Any = found() if inspect.isclass(found) else found
@@ -48,23 +49,29 @@ class RewardActor(ServiceActor):
                 loaded = await asyncio.to_thread(setup)
                 if inspect.isawaitable(loaded):
                     await loaded
-            self._functions.append(made)
+            name = getattr(made, "__name__", type(made).__name__)
+            self._functions[f"{name}_{len(self._functions)}" if name in self._functions else name] = made
 
     @endpoint
     async def evaluate_response(self, prompt: str, response: str, target: str) -> float:
-        """The mean of all functions."""
-        scores = [float(await self._call(one, prompt, response, target)) for one in self._functions]
-        return sum(scores) / len(scores)
+        """The mean of all functions; what each gives is recorded as the metric `reward/<its name>_mean`."""
+        scores = await self._scores(prompt, response, target)
+        for name, score in scores.items():
+            record_metric(f"reward/{name}_mean", score)
+        return sum(scores.values()) / len(scores)
 
     @endpoint
-    async def evaluate_each(self, prompt: str, response: str, target: str) -> list[float]:
-        """What each function gives, in their order."""
-        return [float(await self._call(one, prompt, response, target)) for one in self._functions]
+    async def evaluate_each(self, prompt: str, response: str, target: str) -> dict[str, float]:
+        """What each function gives, by its name, in their order."""
+        return await self._scores(prompt, response, target)
+
+    async def _scores(self, *args: str) -> dict[str, float]:
+        return {name: float(await self._call(one, *args)) for name, one in self._functions.items()}
 
     @endpoint
     async def score(self, episode: Episode) -> list[Score]:
         """What each function gives for an episode, in their order."""
-        return [await self._call(one, episode) for one in self._functions]
+        return [await self._call(one, episode) for one in self._functions.values()]
 
     @endpoint
     async def give_up(self) -> None:
@@ -95,6 +102,11 @@ class RewardService:
 
     async def evaluate_response(self, prompt: str, response: str, target: str) -> float:
         call = RewardActor.evaluate_response
+        return await self.service.route(call, prompt, response, target, timeout_s=self.timeout_s, abandon=_give_up)
+
+    async def evaluate_each(self, prompt: str, response: str, target: str) -> dict[str, float]:
+        """What each function gives, by its name."""
+        call = RewardActor.evaluate_each
         return await self.service.route(call, prompt, response, target, timeout_s=self.timeout_s, abandon=_give_up)
 
     async def score(self, episode: Episode) -> list[Score]:

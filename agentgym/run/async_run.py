@@ -13,6 +13,7 @@ from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.generators.service import GeneratorService
 from agentgym.loops.async_rl import Position, StepRecord
+from agentgym.observed import OBSERVED
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.ending import nothing_left
@@ -178,7 +179,9 @@ class AsyncRun:
         await self.in_flight.forget(position, engines.store)
         await self.checkpoints.settle()
         metrics = self.meter.read(record, *await self._figures())
-        return metrics | self.tasks.metrics() | engines.trainer.metrics() | self.checkpoints.metrics()
+        return (
+            metrics | self.tasks.metrics() | engines.trainer.metrics() | self.checkpoints.metrics() | OBSERVED.values()
+        )
 
     async def _figures(self) -> tuple[dict[str, float], dict[str, float], Elsewhere]:
         """The generators', the sandbox's, and those of rollout workers."""

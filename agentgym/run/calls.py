@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from agentgym.actors.process_group import ProcessGroup
@@ -33,6 +34,7 @@ from agentgym.rollout.tasks import TaskStream
 from agentgym.run.engines import Engines
 from agentgym.run.gym import Gym
 from agentgym.text.chat import ChatRenderer
+from agentgym.text.roles import USER
 from agentgym.types import Completion, Episode, FinishReason, GenerateRequest, Group, Json, SamplingParams, Stop, Task
 
 P = ParamSpec("P")
@@ -248,10 +250,16 @@ class GeneratorCalls:
         finally:
             self._session.set(outer)
 
+    @cached_property
+    def _opening_end(self) -> str:
+        """What the template writes after a user's words; empty if it has no special token, which users may write."""
+        end = self._renderer.prompt_text([USER]).rpartition(USER["content"])[2]
+        return end if any(token in end for token in self._renderer.tokenizer.special_tokens) else ""
+
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
             return tuple(prompt)
-        if self._renderer.is_prompt(prompt):
+        if self._opening_end and prompt.endswith(self._opening_end):
             return self._renderer.tokenizer.encode(prompt)
         return self._renderer.prompt([{"role": "user", "content": prompt}])
 

@@ -15,6 +15,7 @@ from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
 from agentgym.loops.rewards import RewardService
+from agentgym.observed import OBSERVED
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.said import Said
@@ -58,7 +59,8 @@ from agentgym.types import CUT, Episode, Group, Json, Outcome, Sample, Task, Tur
 class RewardCalls:
     """The recipe's rewards, for episodes that were not played here; `environment` scores its own.
 
-    evaluate_response(prompt, response, target): the mean of the reward functions that were asked for.
+    evaluate_response(prompt, response, target): the mean of the reward functions that were asked for; evaluate_each:
+    what each of them gives, by its name.
     """
 
     def __init__(self, scorer: Scorer, responses: RewardService | None) -> None:
@@ -66,13 +68,20 @@ class RewardCalls:
         self.score = Call(scorer.score)
         self.score_group = Call(scorer.score_group)
         self.evaluate_response = Call(self._evaluate)
+        self.evaluate_each = Call(self._evaluate_each)
 
     async def _evaluate(self, prompt: str, response: str, target: str) -> float:
+        return await self._asked().evaluate_response(prompt, response, target)
+
+    async def _evaluate_each(self, prompt: str, response: str, target: str) -> dict[str, float]:
+        return await self._asked().evaluate_each(prompt, response, target)
+
+    def _asked(self) -> RewardService:
         if self._responses is None:
             raise UserError(
                 "no functions score a response: agentgym.services(recipe, pieces=Pieces(reward_functions=[...]))"
             )
-        return await self._responses.evaluate_response(prompt, response, target)
+        return self._responses
 
 
 class ReferenceCalls:
@@ -196,9 +205,10 @@ class Services:
         """
         return await AsyncRun.begin(self.session)
 
-    def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float]) -> Group:
+    def group(self, group_id: int, said: Sequence[Said], rewards: Sequence[float | Mapping[str, float]]) -> Group:
         """Completions of one prompt that the loop sampled and scored itself, with their advantages, to be trained.
 
+        rewards: one for each, or by name, of which the mean counts.
         One that a limit cut keeps its reward, and is not trained on where the recipe says `rollout.cut_turns: mask`.
         """
         masks_cut = self.recipe.rollout.cut_turns == "mask"
@@ -218,6 +228,7 @@ class Services:
         """
         played = [episode for group in [*groups, *skipped] for episode in group.episodes]
         own = {**self.dataset.stream.metrics(), **self.session.engines.trainer.metrics(), **self.checkpoints.metrics()}
+        own |= OBSERVED.values()
         found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         self.session.sinks.log(step, found, groups, skipped)
@@ -336,7 +347,12 @@ async def opened(
 
 
 def group_of(
-    group_id: int, said: Sequence[Said], rewards: Sequence[float], renderer: ChatRenderer, *, masks_cut: bool
+    group_id: int,
+    said: Sequence[Said],
+    rewards: Sequence[float | Mapping[str, float]],
+    renderer: ChatRenderer,
+    *,
+    masks_cut: bool,
 ) -> Group:
     """An episode for each completion. masks_cut: those that a limit cut are not trained on."""
     task = Task(task_id=f"group/{group_id}", prompt=())
@@ -347,7 +363,8 @@ def group_of(
         episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
         masked = one.stop in CUT and masks_cut
         episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_tokens, one.completion), masked=masked)]
-        episode.rewards, episode.reward = {"reward": reward}, reward
+        named: Mapping[str, float] = reward if isinstance(reward, Mapping) else {"reward": reward}
+        episode.rewards, episode.reward = {**named}, sum(named.values()) / len(named)
         episodes.append(episode)
     version = min(episode.min_version for episode in episodes)
     return Group(group_id=group_id, task=task, start_version=version, episodes=episodes)

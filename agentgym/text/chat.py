@@ -102,16 +102,6 @@ class ChatRenderer:
         ids = self._prompts.get(key)  # the episodes of a group have one prompt
         return ids or self._prompts.keep(key, self.tokenizer.encode(self.prompt_text(messages, tools)))
 
-    def is_prompt(self, text: str) -> bool:
-        """Whether the template has made this text: it ends with the start of the agent's turn."""
-        return bool(self._opening_end) and text.endswith(self._opening_end)
-
-    @cached_property
-    def _opening_end(self) -> str:
-        """What the template writes after a user's words; empty if it has no special token, which users may write."""
-        end = self.prompt_text([USER]).rpartition(USER["content"])[2]
-        return end if any(token in end for token in self.tokenizer.special_tokens) else ""
-
     def prompt_text(self, messages: Sequence[Message], tools: Schemas | None = None) -> str:
         """What `prompt` encodes."""
         known = self._known(tools) if tools else None

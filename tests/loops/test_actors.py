@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.loops.actors import DatasetActor, ReplayBufferActor
 from agentgym.loops.rewards import RewardActor, RewardService
 from agentgym.loops.rows import RowSource, RowStream
+from agentgym.observed import OBSERVED
 from agentgym.rollout.scoring import Scorer
 from agentgym.types import Episode, Task
 
@@ -49,7 +51,12 @@ async def test_rewards_are_replicas_and_one_that_hangs_costs_its_own(tmp_path: P
         service = await RewardActor.options(num_replicas=2).as_service(["judges:Loaded", "judges:half", "judges:hangs"])
         rewards = RewardService(service=service, timeout_s=60)
         assert await rewards.evaluate_response("p", "yes", "yes") == pytest.approx((1 + 0.5 + 1) / 3)
-        assert await service.route(RewardActor.evaluate_each, "p", "no", "yes") == [0.0, 0.5, 1.0]
+        OBSERVED.take()
+        each = await service.route(RewardActor.evaluate_each, "p", "no", "yes")
+        assert [*each.items()] == [("Loaded", 0.0), ("half", 0.5), ("hangs", 1.0)] and not OBSERVED.take()
+        await asyncio.gather(*(service.evaluate_response.route("p", "no", target="yes") for _ in range(3)))
+        await service.probe.fanout()  # whatever is left comes with the next answer
+        assert OBSERVED.values() == {f"reward/{name}_mean": score for name, score in each.items()}, "of both processes"
         hasty = RewardService(service=service, timeout_s=0.5)
         with pytest.raises(InfraError, match="no answer to evaluate_response within"):
             await hasty.evaluate_response("p", "hang", "yes")
