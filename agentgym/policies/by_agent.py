@@ -186,7 +186,7 @@ class AgentPlayer(EpisodePlayer):
         """
         episode, limit_s = runner.episode, self.config.episode_time_s
         if isinstance(self.agent, OwnProgram):
-            end_for_time(episode, self.config)
+            end_for_time(episode, self.config, self._source)
             episode.outcome = Outcome.INVALID
             return
         times_s, episode.stop = episode.timing_s, Stop.TIME

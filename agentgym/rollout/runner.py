@@ -57,8 +57,11 @@ class EpisodeTimeOver(Exception):
     """The episode's time ended in a call into the environment. Its cause says what that was waiting for."""
 
 
-def end_for_time(episode: Episode, config: RolloutConfig) -> None:
-    """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time."""
+def end_for_time(episode: Episode, config: RolloutConfig, source: str = "episode") -> None:
+    """Stop the episode. Raises EpisodeBroken when it was not the policy's tokens that took most of its time.
+
+    source: what is to blame then; an evaluation counts those of "episode" as cut, others as broken.
+    """
     limit_s, times_s = config.episode_time_s, episode.timing_s
     episode.stop, episode.time_limit = Stop.TIME, f"rollout.episode_time_s = {limit_s:g}"
     tokens_s = times_s.get("generate_s", 0.0) - times_s.get("queue_s", 0.0)
@@ -67,7 +70,7 @@ def end_for_time(episode: Episode, config: RolloutConfig) -> None:
             f"the episode took longer than rollout.episode_time_s = {limit_s:g}; it waited for the policy's tokens "
             f"for {tokens_s:.3g} s, and for the environment and its sandbox for the rest"
         )
-        raise EpisodeBroken.by("episode", TimeoutError(message), retry=False)
+        raise EpisodeBroken.by(source, TimeoutError(message), retry=False)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -85,6 +85,7 @@ async def test_a_package_that_hangs_is_not_the_policys_fault_and_ends_with_its_e
     [episode] = await play(environment, "hang", episode_time_s=0.5)
     assert (episode.outcome, episode.stop) == (Outcome.INFRA_ERROR, Stop.TIME)
     assert "for the environment and its sandbox for the rest" in episode.error.message
+    assert episode.error.source == "environment:verifiers.play"  # so an evaluation counts it as broken, not as cut
     [episode] = await play(environment, "no")
     assert episode.outcome is Outcome.SCORED
 
@@ -96,6 +97,15 @@ async def test_a_package_that_holds_its_own_event_loop_is_killed_and_plays_the_n
     assert (episode.outcome, episode.stop) == (Outcome.INFRA_ERROR, Stop.TIME)
     [episode] = await play(environment, "no")
     assert episode.outcome is Outcome.SCORED
+
+
+def test_environments_that_are_alike_load_their_package_once(package):
+    first, again, other = package(), package(success_at=1.0), package(arguments={"size": 5})
+    before = first._process.starts
+    sizes = [len([*one.tasks("test")]) for one in (first, again, other, first)]
+    assert sizes == [4, 4, 1, 4]
+    assert again._process is first._process is other._process and len(first._process.opened) == 2
+    assert first._process.starts == 1 + before
 
 
 @pytest.mark.parametrize(("size", "num_test"), [(5, 1), (20, 4), (1000, range(150, 250))])
@@ -166,7 +176,9 @@ def test_no_agent_and_no_served_policy_plays_in_the_place_of_the_package(package
         _agent_of(recipe, package(), here=here)
 
 
-@pytest.mark.parametrize("end", ["pass", "del environment; sys.stdin.read()", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize(
+    "end", ["pass", "environment.close(); sys.stdin.read()", "os.kill(os.getpid(), signal.SIGKILL)"]
+)
 def test_all_that_a_package_started_ends_with_its_environment_and_with_a_command_that_exits_or_is_killed(package, end):
     code = f"""
 import os, signal, sys

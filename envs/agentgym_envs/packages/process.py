@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import json
@@ -43,11 +44,24 @@ class PackageProcess:
         self._pending: dict[int, Future[Any]] = {}
         self._tail = Tail(TAIL_BYTES)
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # `close` may be called by the garbage collector
+        self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._unsent = Unsent()
         self.starts = 0
         """How often it was started: what was opened before is gone."""
+        self.opened: dict[str, tuple[int, dict[str, Any]]] = {}
+        """What was opened in it: at which start, and what it answered."""
+        self.opening = threading.Lock()
+
+    @classmethod
+    def shared(cls, library: str, name: str, program: Path, python: str, variables: Sequence[str]) -> PackageProcess:
+        """One for the same arguments, until it is closed or Python exits: a run builds its environment more than once,
+        and to load a package may take minutes."""
+        made = cls(library, name, program, python, variables)
+        found = _SHARED.setdefault((library, name, program, python, *variables), made)
+        if found is made:
+            atexit.register(found.close)
+        return found
 
     def request(self, op: str, **fields: object) -> tuple[int, Future[Any]]:
         """Returns at once: its number, and the answer to come, for `value_of`; InfraError where it ends before."""
@@ -182,3 +196,6 @@ class PackageProcess:
         with written:
             while piece := os.read(written.fileno(), 1 << 16):
                 self._tail.add(piece)
+
+
+_SHARED: Final[dict[tuple[object, ...], PackageProcess]] = {}

@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import secrets
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +84,7 @@ class SkyRLGym(Environment[Play]):
         self._settings: dict[str, Any] = {"name": environment, "config": dict(config), "unsafe": unsafe}
         self.max_turns = max_turns  # type: ignore[misc]
         self._success_at, self._test_tasks, self._start_s = success_at, test_tasks, start_s
-        self._process = PackageProcess("skyrl_gym", environment, PROGRAM, python, variables)
-        weakref.finalize(self, self._process.close)  # also when Python exits
+        self._process = PackageProcess.shared("skyrl_gym", environment, PROGRAM, python, variables)
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         shared = not self._files["test"]
@@ -143,7 +141,7 @@ class SkyRLGym(Environment[Play]):
         return float(str(episode.info["reward"]))
 
     def close(self) -> None:
-        """End the process; it is started again when it is needed."""
+        """End the process, which equal environments share; it is started again when it is needed."""
         self._process.close()
 
     def _messages_from(self, messages: object) -> tuple[Message, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-import weakref
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -67,10 +66,7 @@ class Verifiers(ProgramEnvironment[None]):
         self._test_tasks, self._start_s = test_tasks, start_s
         self._arguments = {"train": dict(arguments), "test": None if test_arguments is None else dict(test_arguments)}
         self._unsafe = unsafe
-        self._process = PackageProcess("verifiers", environment, PROGRAM, python, variables)
-        weakref.finalize(self, self._process.close)  # also when Python exits
-        self._opened: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._lock = threading.Lock()
+        self._process = PackageProcess.shared("verifiers", environment, PROGRAM, python, variables)
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         slot = "test" if split == "test" and self._arguments["test"] is not None else "train"
@@ -99,6 +95,7 @@ class Verifiers(ProgramEnvironment[None]):
     async def play(self, context: EpisodeContext[None], policy: AgentContext) -> None:
         await self._ready(context.task)
         row = _row_of(context.task)
+        row["slot"] = self._slot(str(row["slot"]))
         played = await self._process.ask("play", **row, url=policy.url, key=policy.key, model=policy.model)
         if played["error"]:
             raise InfraError(f"{self._environment} reports an error of its rollout: {played['error']}")
@@ -113,33 +110,39 @@ class Verifiers(ProgramEnvironment[None]):
         return float(str(episode.info["reward"]))
 
     def close(self) -> None:
-        """End the package's process; it is started again when it is needed."""
+        """End the package's process, which equal environments share; it is started again when it is needed."""
         self._process.close()
 
     async def _ready(self, task: Task) -> dict[str, Any]:
         """The package, loaded; again after its process has died."""
         slot = str(_row_of(task)["slot"])
-        opened = self._opened.get(slot)
-        if opened is not None and opened[0] == self._process.starts and self._process.alive:
-            return opened[1]
-        return await asyncio.to_thread(self._open, slot)
+        return self._opened(slot) or await asyncio.to_thread(self._open, slot)
 
     def _open(self, slot: str) -> dict[str, Any]:
         """What the package says of itself. Raises UserError where it can't be loaded."""
-        with self._lock:
-            if slot in self._opened and self._opened[slot][0] == self._process.starts and self._process.alive:
-                return self._opened[slot][1]
+        with self._process.opening:
+            if said := self._opened(slot):
+                return said
             arguments = {"name": self._environment, "arguments": self._arguments[slot], "unsafe": self._unsafe}
             try:
-                said: dict[str, Any] = self._ask("open", slot=slot, **arguments)
+                said = self._ask("open", slot=self._slot(slot), **arguments)
             except InfraError as error:
                 raise UserError(f"verifiers: {error}") from error
-            self._opened[slot] = self._process.starts, said
+            self._process.opened[self._slot(slot)] = self._process.starts, said
             return said
+
+    def _opened(self, slot: str) -> dict[str, Any]:
+        """Nothing where it is not, or no longer."""
+        start, said = self._process.opened.get(self._slot(slot), (0, {}))
+        return said if start == self._process.starts and self._process.alive else {}
+
+    def _slot(self, slot: str) -> str:
+        """Its name in the process: by what it is opened with."""
+        return json.dumps([self._arguments[slot], self._unsafe], sort_keys=True)
 
     def _rows(self, slot: str, held_out: bool, numbers: Iterator[int]) -> Rows:
         while some := [*itertools.islice(numbers, ROWS_AT_ONCE)]:
-            fields = {"slot": slot, "held_out": held_out, "numbers": some}
+            fields = {"slot": self._slot(slot), "held_out": held_out, "numbers": some}
             self._open(slot)
             try:
                 rows = self._ask("rows", **fields)
