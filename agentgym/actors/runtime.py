@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from agentgym.actors.caller import Caller
 from agentgym.actors.hosts import Host, Hosts, HostsConfig
@@ -48,6 +48,7 @@ IDLE_LIMITS = (
 for _name, _value in MONARCH_SETTINGS.items():
     os.environ.setdefault(_name, _value)  # Monarch reads them once, at its first import
 
+import cloudpickle  # noqa: E402  # Monarch's own
 import monarch.actor  # noqa: E402
 import monarch.config  # noqa: E402
 from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand  # noqa: E402
@@ -222,6 +223,11 @@ class Runtime(Caller):
             await asyncio.wait_for(mesh.stop().as_asyncio(), timeout_s)
         except Exception as error:  # a dead mesh raises errors of many kinds, and it is dead
             log.debug("stop of a process mesh: %s: %s", type(error).__name__, error)
+
+
+def by_value(thing: object) -> bytes:
+    """A pickle for other processes, also of a function that is defined in the program itself or in another function."""
+    return cast(bytes, cloudpickle.dumps(thing))
 
 
 def import_modules(names: Sequence[str]) -> None:

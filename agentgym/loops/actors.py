@@ -80,8 +80,8 @@ class ReplayBufferActor(ServiceActor):
         self._buffer.add(item, policy_version)
 
     @endpoint
-    async def sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[list[Any]] | None:
-        """[dp_size][batch_size] items; None while there are too few."""
+    async def sample(self, curr_policy_version: int, batch_size: int | None = None) -> Any:
+        """[dp_size][batch_size] items, or what `collate` makes of them; None while there are too few."""
         return self._buffer.sample(curr_policy_version, batch_size)
 
     @endpoint

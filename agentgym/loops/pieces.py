@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,7 @@ class Pieces:
 
     replay_buffer: settings of `agentgym.loops.replay_buffer.ReplayBuffer`, over those that follow from the recipe:
     batch_size is loop.groups_per_step, max_policy_age loop.max_staleness, seed loop.seed.
+    loss: `loss(logits, **targets)`, for `train_step(inputs, targets)` with tensors of the loop's own.
     rows: data sets, read by a process of their own. row_settings: of `agentgym.loops.rows.RowStream`.
     reward_functions: `(prompt, response, target) -> float`, as `agentgym.loops.rewards.RewardActor` takes them, in
     reward_replicas processes; reward_timeout_s is for one answer. completions: of a prompt, where a call of `generate`
@@ -25,6 +26,7 @@ class Pieces:
     """
 
     replay_buffer: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[..., Any] | None = None
     rows: Sequence[RowSource] = ()
     row_settings: Mapping[str, Any] = field(default_factory=dict)
     reward_functions: Sequence[Any] = ()

@@ -74,7 +74,8 @@ class ReplayBuffer(Generic[T]):
 
     batch_size: of each of dp_size data-parallel parts. max_policy_age: in versions; None: no bound. max_buffer_size:
     beyond it the oldest weights' first item goes. max_samples: how often an item may be sampled. eviction_policy,
-    sample_policy: a name, a function, or its import path. seed: of the sampling.
+    sample_policy: a name, a function, or its import path. seed: of the sampling. collate: makes what `sample` gives
+    of [dp_size][batch_size] items, such as tensors.
     Raises UserError for a buffer that can never give a batch.
     """
 
@@ -86,6 +87,7 @@ class ReplayBuffer(Generic[T]):
     eviction_policy: str | Eviction = "age"
     sample_policy: str | Sampling = "uniform"
     seed: int = 0
+    collate: Callable[[list[list[Any]]], Any] | None = None
     _entries: list[Entry[T]] = field(init=False, default_factory=list)
     _version: int = field(init=False, default=0)
     _added: int = field(init=False, default=0)
@@ -125,8 +127,10 @@ class ReplayBuffer(Generic[T]):
         self._added += 1
         self._drop()
 
-    def sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[list[T]] | None:
-        """[dp_size][batch_size] items, after dropping what is too old; None while there are too few.
+    def sample(self, curr_policy_version: int, batch_size: int | None = None) -> Any:
+        """[dp_size][batch_size] items, or what `collate` makes of them, after dropping what is too old.
+
+        None while there are too few.
 
         Raises UserError for a batch that the buffer can never hold, and when the ages of what is added starve the
         trainer.
@@ -146,7 +150,8 @@ class ReplayBuffer(Generic[T]):
             entry.num_sampled += 1
         self._entries = [entry for entry in self._entries if entry.num_sampled < self.max_samples]
         self._too_old.clear()
-        return [[entry.item for entry in chosen[part * size : (part + 1) * size]] for part in range(self.dp_size)]
+        batch = [[entry.item for entry in chosen[part * size : (part + 1) * size]] for part in range(self.dp_size)]
+        return batch if self.collate is None else self.collate(batch)
 
     def evict(self, curr_policy_version: int) -> None:
         """Drop what the eviction policy does not keep. Versions that go back are ignored."""

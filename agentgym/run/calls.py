@@ -304,8 +304,9 @@ ROWS_TIMEOUT_S = 300.0  # a hub may be slow
 class BufferCalls:
     """Groups, or anything else, with the version of the weights that sampled them. It is in this process."""
 
-    def __init__(self, buffer: ReplayBuffer[Any]) -> None:
-        self.buffer = buffer
+    def __init__(self, buffer: ReplayBuffer[Any], version: Callable[[], int] = lambda: 0) -> None:
+        """version: of the generators now, for items that say none."""
+        self.buffer, self.version = buffer, version
         self.add, self.sample = _here(self._add), _here(self._sample)
         self.evict, self.clear, self.numel = _here(buffer.evict), _here(buffer.clear), _here(buffer.__len__)
         self.get_metrics = _here(buffer.get_metrics)
@@ -317,15 +318,23 @@ class BufferCalls:
         return cls(ReplayBuffer(**{**own, **pieces.replay_buffer}))
 
     def _add(self, item: object, policy_version: int | None = None) -> None:
-        """policy_version: of a group the oldest weights that sampled it, of another item its attribute."""
+        """policy_version: of a group or an episode the oldest weights that sampled it, of another item its attribute;
+        where it has none, the generators' weights now.
+        """
         if policy_version is None and isinstance(item, Group):
             policy_version = oldest_version(item)
+        elif policy_version is None and isinstance(item, Episode):
+            policy_version = item.min_version
+        elif policy_version is None and getattr(item, "policy_version", None) is None:
+            policy_version = self.version()
         self.buffer.add(item, policy_version)
 
-    def _sample(self, curr_policy_version: int, batch_size: int | None = None) -> list[Any] | None:
-        """batch_size items; None while there are too few. With dp_size above 1: [dp_size][batch_size]."""
+    def _sample(self, curr_policy_version: int, batch_size: int | None = None) -> Any:
+        """batch_size items; None while there are too few. With dp_size above 1: [dp_size][batch_size]; with `collate`
+        what it makes of that.
+        """
         batch = self.buffer.sample(curr_policy_version, batch_size)
-        return batch if batch is None or self.buffer.dp_size > 1 else batch[0]
+        return batch if batch is None or self.buffer.dp_size > 1 or self.buffer.collate is not None else batch[0]
 
 
 class RowCalls:

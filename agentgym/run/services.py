@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.evals.play import EvalResult
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
-from agentgym.loops.rewards import RewardService
 from agentgym.observed import OBSERVED
 from agentgym.recipe import Recipe
 from agentgym.rl.advantages import assign_advantages
 from agentgym.rl.said import Said
-from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import TaskStream, open_stream
 from agentgym.run.async_run import AsyncRun
 from agentgym.run.calls import (
     BufferCalls,
-    Call,
     DatasetCalls,
     EnvironmentCalls,
     GeneratorCalls,
@@ -42,97 +39,15 @@ from agentgym.run.resume import StartPoint, find_start
 from agentgym.run.session import Session, open_session
 from agentgym.run.settle import settle
 from agentgym.run.sft_run import SftRun
-from agentgym.run.sinks import Sinks, open_sinks
+from agentgym.run.sinks import open_sinks
+from agentgym.run.training_calls import ReferenceCalls, RewardCalls, TrainerCalls, group_of
 from agentgym.runs.checkpoints import drop_undone, prune
 from agentgym.runs.evaluations import read_record
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
-from agentgym.text.chat import ChatRenderer
-from agentgym.trainer.actor import TitanTrainer, TrainerStatus
 from agentgym.trainer.checkpoint import check_adapters
-from agentgym.trainer.keeper import TrainerKeeper
-from agentgym.trainer.learner import TitanLearner
-from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
-from agentgym.types import CUT, Episode, Group, Json, Outcome, Sample, Task, Turn
-
-
-class RewardCalls:
-    """The recipe's rewards, for episodes that were not played here; `environment` scores its own.
-
-    evaluate_response(prompt, response, target): the mean of the reward functions that were asked for; evaluate_each:
-    what each of them gives, by its name.
-    """
-
-    def __init__(self, scorer: Scorer, responses: RewardService | None) -> None:
-        self._responses = responses
-        self.score = Call(scorer.score)
-        self.score_group = Call(scorer.score_group)
-        self.evaluate_response = Call(self._evaluate)
-        self.evaluate_each = Call(self._evaluate_each)
-
-    async def _evaluate(self, prompt: str, response: str, target: str) -> float:
-        return await self._asked().evaluate_response(prompt, response, target)
-
-    async def _evaluate_each(self, prompt: str, response: str, target: str) -> dict[str, float]:
-        return await self._asked().evaluate_each(prompt, response, target)
-
-    def _asked(self) -> RewardService:
-        if self._responses is None:
-            raise UserError(
-                "no functions score a response: agentgym.services(recipe, pieces=Pieces(reward_functions=[...]))"
-            )
-        return self._responses
-
-
-class ReferenceCalls:
-    """The policy as it was at the start: forward(samples) gives each token's log-probability, [L] a sample."""
-
-    def __init__(self, model: ReferenceModel | BaseOfTrainer) -> None:
-        self.forward = Call(model.forward)
-
-
-class TrainerCalls:
-    """The trainer. train_step takes groups, and asks reference, teacher and critic where loss or advantage need them.
-
-    Those who do that themselves give samples to forward_backward, which adds their gradient, and call optimizer_step.
-    A trainer that dies comes back as long as all steps were made by train_step.
-    """
-
-    def __init__(
-        self, learner: TitanLearner, client: TrainerKeeper, checkpoints: CheckpointWriter, sinks: Sinks
-    ) -> None:
-        self._learner, self._client, self._checkpoints, self._sinks = learner, client, checkpoints, sinks
-        self.train_step = Call(self._train_step)
-        self.push_weights = Call(self._push_weights)
-        self.forward_backward = Call(self._forward_backward)
-        self.optimizer_step = Call(self._optimizer_step)
-        self.clear_gradients = Call(self._clear_gradients)
-        self.logprobs = Call(self._logprobs)
-        self.get_status = Call(self._status)
-
-    async def _train_step(self, groups: list[Group]) -> dict[str, float]:
-        await self._sinks.ready()
-        metrics = await self._learner.step(groups)
-        await self._checkpoints.settle()
-        return metrics
-
-    async def _push_weights(self, policy_version: int) -> None:
-        await self._learner.publish(policy_version)
-
-    async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
-
-    async def _optimizer_step(self) -> dict[str, float]:
-        return await self._client.call_unrecorded(TitanTrainer.optimizer_step)
-
-    async def _clear_gradients(self) -> None:
-        await self._client.call_unrecorded(TitanTrainer.clear_gradients)
-
-    async def _logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
-        return await self._client.call(TitanTrainer.logprobs, samples, trained_only)
-
-    async def _status(self) -> TrainerStatus:
-        return await self._client.call(TitanTrainer.get_status)
+from agentgym.trainer.reference import ReferenceModel
+from agentgym.types import Group, Json
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,6 +78,7 @@ class Services:
         def stream(start: int, state: Json) -> TaskStream:
             return open_stream(sampler, gym.environment, recipe.loop.seed, start, in_flight=slots, state=state)
 
+        pieces.buffer.version = lambda: engines.generator.version
         dataset = DatasetCalls(stream, in_flight=slots)
         checkpoints = CheckpointWriter(
             folder=session.folder,
@@ -179,7 +95,9 @@ class Services:
             generator=GeneratorCalls(
                 engines.generator, gym.renderer, recipe.generator, recipe.rollout, completions=pieces.asked.completions
             ),
-            trainer=TrainerCalls(engines.learner, engines.trainer, checkpoints, session.sinks),
+            trainer=TrainerCalls(
+                engines.learner, engines.trainer, checkpoints, session.sinks, recipe.advantage, pieces.asked.loss
+            ),
             reference=None if engines.reference is None else ReferenceCalls(engines.reference),
             replay_buffer=pieces.buffer,
             rows=pieces.rows,
@@ -344,27 +262,3 @@ async def opened(
         services = Services.of(session, await start_pieces(pieces, buffer, stack))
         yield services
         await services.checkpoints.finish()
-
-
-def group_of(
-    group_id: int,
-    said: Sequence[Said],
-    rewards: Sequence[float | Mapping[str, float]],
-    renderer: ChatRenderer,
-    *,
-    masks_cut: bool,
-) -> Group:
-    """An episode for each completion. masks_cut: those that a limit cut are not trained on."""
-    task = Task(task_id=f"group/{group_id}", prompt=())
-    episodes = []
-    for index, (one, reward) in enumerate(zip(said, rewards, strict=True)):
-        episode = Episode(episode_id=f"{group_id}/{index}", task=task, seed=0, outcome=Outcome.SCORED)
-        prompt = renderer.text(one.prompt_tokens)
-        episode.messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": one.text}]
-        masked = one.stop in CUT and masks_cut
-        episode.stop, episode.turns = one.stop, [replace(Turn.of(one.prompt_tokens, one.completion), masked=masked)]
-        named: Mapping[str, float] = reward if isinstance(reward, Mapping) else {"reward": reward}
-        episode.rewards, episode.reward = {**named}, sum(named.values()) / len(named)
-        episodes.append(episode)
-    version = min(episode.min_version for episode in episodes)
-    return Group(group_id=group_id, task=task, start_version=version, episodes=episodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import pickle
 import shutil
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from agentgym.trainer.engine import TitanEngine
+    from agentgym.trainer.own_tensors import Batch
 
 T = TypeVar("T")
 
@@ -96,6 +98,11 @@ class TitanTrainer(ServiceActor):
     async def own_samples(self, lengths: array[int], step: bool) -> array[int]:
         """Which samples this process reads, by index; see `TitanEngine.own_samples`."""
         return array("q", await self._run(lambda: self._engine.own_samples(lengths, step=step)))
+
+    @endpoint
+    async def own_step(self, inputs: Batch, targets: Batch, loss: bytes) -> dict[str, float]:
+        """One optimizer step by the user's own tensors. loss: by value, as `by_value` gives it."""
+        return await self._run(self._step, self._engine.own_step, inputs, targets, pickle.loads(loss))
 
     @endpoint
     async def set_rate(self, rate: float) -> None:

@@ -32,8 +32,9 @@ from agentgym.trainer.host_memory import HostMemory
 from agentgym.trainer.lora import StoredAdapters, without_adapters
 from agentgym.trainer.machine import describe_machine
 from agentgym.trainer.microbatches import Microbatch, microbatches
-from agentgym.trainer.minibatches import combined, minibatches
+from agentgym.trainer.minibatches import combined, minibatches, old_logprobs
 from agentgym.trainer.mismatch import MismatchGuard
+from agentgym.trainer.own_tensors import Batch, OwnLoss, add_gradient
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.saving import Export, Saver
@@ -56,8 +57,7 @@ class TitanEngine:
     def __init__(self, setup: TrainerSetup) -> None:
         """Raises UserError for a model or a config that can't be trained."""
         torch.set_num_threads(setup.trainer.threads)
-        self.step = 0
-        self._version = 0
+        self.step, self._version = 0, 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
         self._kept: Callable[[], list[float]] = list  # what `trained_logprobs` gives
         self._architecture = read_architecture(Path(setup.model_path))
@@ -152,8 +152,18 @@ class TitanEngine:
         metrics = combined([self._update(part) for part in parts], self._loss.metrics)
         metrics["train/time/train_compute_s"] += old_s
         if self._setup.keep_logprobs:
-            self._kept = partial(_old_logprobs, samples)
+            self._kept = partial(old_logprobs, samples)
         return metrics | self._end_step()
+
+    def own_step(self, inputs: Batch, targets: Batch, loss: OwnLoss) -> dict[str, float]:
+        """One step by tensors of the user's own, and a loss over logits; see own_tensors.py."""
+        self._ranks.forget_peak()
+        try:
+            metrics = add_gradient(self._built, self._ranks, self._accumulation, self._trainer, inputs, targets, loss)
+        except Exception:
+            self._drop_update()
+            raise
+        return metrics | self._step_weights() | self._end_step()
 
     def set_rate(self, rate: float) -> None:
         """Another optimizer.lr for the next steps; the schedule stays."""
@@ -239,7 +249,6 @@ class TitanEngine:
         critic = self._built.critic
         if critic is None:
             raise ValueError("this trainer has no critic; build it with TrainerSetup(critic=True)")
-
         batch = self._pack(samples)
         return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._forward.hidden), read)
 
@@ -389,9 +398,3 @@ class TitanEngine:
             self._built.critic.keep(self._forward.hidden, part.columns["returns"])
         totals.add(loss.detach(), treated.true_metrics(result, self.version))
         return logprobs_N.detach()
-
-
-def _old_logprobs(samples: Sequence[Sample]) -> list[float]:
-    """The old log-probabilities of the trained tokens."""
-    pairs = (zip(sample.loss_mask, sample.old_logprobs, strict=True) for sample in samples)
-    return [value for pair in pairs for mask, value in pair if mask]

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from agentgym.rl.losses import Reduction
 from agentgym.trainer.config import TrainerConfig
+from agentgym.types import Sample
 
 T = TypeVar("T")
 TOKENS = "train/trained_tokens"
@@ -40,3 +41,9 @@ def combined(updates: Sequence[Mapping[str, float]], reductions: Mapping[str, Re
             values = [value for value, _ in given]
             result[name] = sum(values) if how == "sum" else max(values)
     return result
+
+
+def old_logprobs(samples: Sequence[Sample]) -> list[float]:
+    """The old log-probabilities of the trained tokens."""
+    pairs = (zip(sample.loss_mask, sample.old_logprobs, strict=True) for sample in samples)
+    return [value for pair in pairs for mask, value in pair if mask]

@@ -12,7 +12,7 @@ from agentgym.rewards import Reward
 from agentgym.rl.config import LoopConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.run.calls import BufferCalls
-from agentgym.run.services import RewardCalls
+from agentgym.run.training_calls import RewardCalls
 from agentgym.types import Episode, Group, Outcome, Task
 
 ROWS = [RowSource(path="json", data_files="rows.jsonl")]

@@ -13,8 +13,8 @@ from agentgym.rollout.tasks import held_out_tasks
 from agentgym.run.calls import GeneratorCalls
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import rollout_metrics
-from agentgym.run.services import group_of
 from agentgym.run.settle import settle_sampling
+from agentgym.run.training_calls import group_of
 from agentgym.types import Completion, FinishReason, GenerateRequest, SamplingParams, Stop, VersionSpan
 
 
