@@ -20,7 +20,10 @@ from agentgym_envs.gymnasium.words import find_action
 
 
 def test_the_plugin_gives_the_environment_and_says_what_it_needs() -> None:
-    assert PluginRegistry.discover().environment("gymnasium") is GymnasiumEnvironment
+    registry = PluginRegistry.discover()
+    assert registry.environment("gymnasium") is GymnasiumEnvironment
+    named = registry.environment(f"gymnasium:{__name__}:Echo-v0")()  # ID may name the module that has it
+    assert next(named.tasks("train")).task_id.startswith(f"gymnasium/{__name__}:Echo-v0/")
     assert "pip install" in GymnasiumEnvironment.requirements
 
 
@@ -93,8 +96,10 @@ class Echo(gymnasium.Env[str, str]):
         return action, 1.0, action == "stop", False, {}
 
 
+gymnasium.register("Echo-v0", entry_point=Echo)
+
+
 async def test_a_text_that_is_no_action_is_the_agents_mistake_and_a_failure_is_not() -> None:
-    gymnasium.register("Echo-v0", entry_point=lambda: Echo())
     environment = GymnasiumEnvironment(id="Echo-v0")
     task = next(environment.tasks("train"))
     script: list[Any] = [{"role": "assistant", "content": said} for said in ("much too long", "on", "", "stop")]

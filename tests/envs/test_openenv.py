@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from openenv_server import TOOL, Guessing
 
+from agentgym.commands.stopping import run_until_stopped
 from agentgym.errors import InfraError, UserError
+from agentgym.held_loop import LoopWatch
 from agentgym.testing import play
 from agentgym.types import Episode, Outcome, Task
 from agentgym_envs.openenv.actions import ActionForm
@@ -86,6 +88,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "done is a text": ({"done": "no"}, "the field `done` is 'no', not true or false"),
     "no observation": ({"observation": None}, "the field `observation` is None, not an object"),
     "out of range": ({"reward": 7.0, "done": True}, "the sum of the field `reward` is 7, outside of -2 to 1"),
+    "done at reset": ({"done": True}, "answered a reset with `done`: the episode is over before an action"),
     "not JSON": ("<html>", "answered a step with what is not JSON: '<html>'"),
     "another answer": ('{"type": "state", "data": {}}', "the field `type` is 'state', not 'observation'"),
     "another schema": (
@@ -104,9 +107,9 @@ async def test_what_the_server_does_wrong_is_never_the_policys_fault(fault: str)
     changed, message = FAULTS[fault]
 
     def change(kind: str, answer: dict[str, Any], client: Any) -> Any:
-        if kind != "step" or isinstance(changed, str):
-            return changed if kind == "step" else answer
-        return {**answer, "data": {**answer["data"], **changed}}
+        if kind != ("reset" if "reset" in fault else "step"):
+            return answer
+        return changed if isinstance(changed, str) else {**answer, "data": {**answer["data"], **changed}}
 
     async with Guessing(change=change).serving() as url:
         environment, tasks = await opened(url)
@@ -257,6 +260,23 @@ async def test_a_folder_is_served_by_a_python_of_its_own_and_ends_with_the_envir
     (tmp_path / "server" / "app.py").write_text("raise RuntimeError('no such thing')")
     with pytest.raises(UserError, match=r"ended with code 1. It said: RuntimeError: no such thing"):
         next(environment.tasks("train"))
+
+
+def test_a_server_that_is_slow_to_start_does_not_hold_the_event_loop_but_starts(tmp_path: Path) -> None:
+    (tmp_path / "openenv.yaml").write_text("spec_version: 1\nname: slow\napp: server.app:app\n")
+    python, said = tmp_path / "python", tmp_path / "said"
+    python.write_text(f"#!/bin/sh\nuntil test -e {said}; do sleep 0.01; done\nexit 3\n")
+    python.chmod(0o755)
+
+    def say(line: str) -> None:
+        if line.startswith(f"starting the OpenEnv server of {tmp_path}"):
+            said.touch()
+
+    async def job() -> None:
+        next(OpenEnv(folder=str(tmp_path), python=str(python)).tasks("train"))
+
+    with LoopWatch(say, every_s=0.02, report_s=0.1), pytest.raises(UserError, match="ended with code 3"):
+        run_until_stopped(job(), say)
 
 
 def test_what_is_given_wrong_is_named(tmp_path: Path) -> None:

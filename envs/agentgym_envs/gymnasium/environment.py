@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class GymnasiumEnvironment(Environment[Play]):
     """
 
     name: ClassVar[str] = "gymnasium"
+    shorthand: ClassVar[str] = "id"
     rewards: ClassVar[Mapping[str, float]] = {"success": 1.0}
     max_turns: ClassVar[int] = 40
     requirements: ClassVar[str] = "pip install 'gymnasium>=1.1'"
@@ -44,7 +46,9 @@ class GymnasiumEnvironment(Environment[Play]):
     def __init__(
         self,
         *,
-        id: Annotated[str, "the environment, as `gymnasium.make` takes it"] = "FrozenLake-v1",
+        id: Annotated[
+            str, "the environment, as `gymnasium.make` takes it; --env gymnasium:ID gives it, too"
+        ] = "FrozenLake-v1",
         kwargs: Annotated[Mapping[str, Json] | None, "keyword arguments of `gymnasium.make`"] = None,
         actions: Annotated[
             Sequence[str], "a name for each action; known of FrozenLake, Taxi, CliffWalking and Blackjack"
@@ -209,7 +213,10 @@ def _made(id: str, kwargs: str, map_size: int, start: int) -> Any:
 def _modes(id: str) -> tuple[str, ...]:
     import gymnasium
 
-    entry = gymnasium.spec(id).entry_point
+    module, _, name = id.rpartition(":")
+    if module:
+        importlib.import_module(module)  # which registers it; `gymnasium.spec` does not import it, as `make` does
+    entry = gymnasium.spec(name).entry_point
     made = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
     return tuple(getattr(made, "metadata", {}).get("render_modes", ()))
 

@@ -146,7 +146,10 @@ async def connected(
         connection = None
         try:
             connection = await Connection.open(about.url, about.named, key=key, answer_s=answer_s)
-            return connection, await connection.play("reset", reset)
+            first = await connection.play("reset", reset)
+            if first.done:
+                raise ServerFault(f"{about.named} answered a reset with `done`: the episode is over before an action")
+            return connection, first
         except BaseException as error:
             if connection is not None:
                 await connection.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentgym.errors import InfraError, UserError
-from agentgym.programs import kill_all, limited, tagged
+from agentgym.programs import kill_all, limited, tagged, waiting_for
 from agentgym.types import Json
 from agentgym_envs.openenv.wire import is_local
 
@@ -136,9 +136,13 @@ class Server:
         """Start the process or the container; returns its URL once it answers."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the server
         atexit.register(self.close)
+        what = self._folder or self._image
+        with waiting_for(f"starting the OpenEnv server of {what}"):
+            return self._started(what)
+
+    def _started(self, what: str) -> str:
         url = self._start_folder() if self._folder else self._start_image()
         until = time.monotonic() + self._start_s
-        what = self._folder or self._image
         while True:
             try:
                 self._get(url, "/health")
