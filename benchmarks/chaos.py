@@ -58,6 +58,7 @@ VARIANTS: dict[str, dict[str, object]] = {  # what a victim or a fault needs
     "reference": {"loss.kl_coef": 0.01, "trainer.reference_every": 1, "trainer.reference_mix": 0.5},
     "weights": {"weights.store": "torchstore"},
     "network": {"trainer.procs": 2},
+    "worker": {"rollout.workers": 2, "rollout.env_timeout_s": 10},
 }
 KINDS = {  # phase -> the call that it is, in the order of a run: faults `--together` come one after another
     "startup": "start",
@@ -68,7 +69,8 @@ KINDS = {  # phase -> the call that it is, in the order of a run: faults `--toge
     "save": "save",
     "shutdown": "stop",
 }
-MOMENTS = {"generate": 12, "train": 3, "publish": 2, "save": 3, "evaluate": 3}  # calls of a kind: one is drawn
+MOMENTS = {"generate": 12, "rollout": 6, "train": 3, "publish": 2, "save": 3, "evaluate": 3}
+"""Calls of a kind, of which one is drawn."""
 DELAY_S = 5.0
 DISK_MIB = 96  # a checkpoint has 15, and a resume saves one more
 PATIENCE_S = 240.0  # for a run to end
@@ -77,11 +79,18 @@ MAX_RESUMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """victim: controller, trainer, generator, reference, weights (the store's process), memory, disk or network."""
+    """victim: controller, trainer, generator, worker (of rollouts), reference, weights (the store's process), memory,
+    disk or network.
+    """
 
     fault: str
     victim: str
     phase: str
+
+    @property
+    def kind(self) -> str:
+        """The call that the phase is. In the controller no episode of training is sampled where there are workers."""
+        return "rollout" if (self.victim, self.phase) == ("worker", "sampling") else KINDS[self.phase]
 
     def __str__(self) -> str:
         return f"{self.fault} {self.victim} at {self.phase}"
@@ -94,6 +103,9 @@ def cells() -> list[Cell]:
         ("kill", "controller", phases),
         ("kill", "trainer", phases),
         ("kill", "generator", phases),
+        ("kill", "worker", phases),
+        ("stop", "worker", ("startup", "sampling", "shutdown")),
+        ("delay", "worker", ("sampling", "save")),
         ("term", "controller", phases),
         ("stop", "trainer", ("startup", "update", "publish", "save", "shutdown")),
         ("stop", "generator", phases),
@@ -236,7 +248,7 @@ def drill(cells: Sequence[Cell], root: Path, seed: int, settings: Mapping[str, o
         stack.callback(run.end)
         undo = contextlib.ExitStack()
         for cell in cells:
-            kind = KINDS[cell.phase]
+            kind = cell.kind
             nth = draw.randint(1, MOMENTS.get(kind, 1)) if len(cells) == 1 else 1
             share = draw.random()
             if not _hit(cell, run, path, nth, share, undo):
@@ -294,10 +306,10 @@ def _prefix(cell: Cell) -> list[str]:
 
 def _hit(cell: Cell, run: Run, path: Path, nth: int, share: float, undo: contextlib.ExitStack) -> bool:
     """Wait for the phase, then do it. Whether the phase came. undo: gets what makes it good once the run has ended."""
-    if not run.until(f"begin {KINDS[cell.phase]}", nth):
+    if not run.until(f"begin {cell.kind}", nth):
         return False
     try:
-        if cell.victim in ("trainer", "generator", "reference", "weights"):
+        if cell.victim in ("trainer", "generator", "worker", "reference", "weights"):
             pid = run.actor(cell.victim)
         else:
             pid = run.process.pid

@@ -14,7 +14,8 @@ class RolloutConfig:
 
     workers: int = 0
     """Processes that play the episodes of training, on any of the hosts; 0 plays them in the controller. Each opens the
-    environment, its rewards, the agent and a sandbox of its own. Evaluations are played in the controller."""
+    environment, its rewards, the agent and a sandbox of its own, within generator.start_timeout_s. Evaluations are
+    played in the controller."""
     max_turns: int | None = None
     """The agent's turns at most; null leaves it to the environment."""
     max_turn_tokens: int = 256

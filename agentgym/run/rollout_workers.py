@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from agentgym.actors.options import ActorOptions
-from agentgym.actors.process_group import ProcessGroup
+from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.remote import Routes
 from agentgym.actors.runtime import Runtime
 from agentgym.actors.service import Service
@@ -26,8 +26,8 @@ from agentgym.run.rollout_worker import RolloutWorker, WorkerFigures, WorkerSetu
 from agentgym.runs.in_flight import KeptTurn
 from agentgym.types import Group
 
-ANSWER_S = 30.0  # for what a worker answers at once, unless an environment blocks it
-STOP_S = 60.0  # for its sandbox to be closed
+ANSWER_S = 10.0  # for what a worker answers at once, unless an environment blocks it
+STOP_S = 30.0  # for its sandbox to be closed
 T = TypeVar("T")
 
 
@@ -66,6 +66,7 @@ class RolloutWorkers:
         self._service = Service(
             "worker", self._launch, num_replicas=rollout.workers, settings=settings, admit=self._admit
         )
+        self._start_s = generators.start_timeout_s
         self._numbers = itertools.count()
         self._routes, self._at = Routes(), 0
         self._sharing: set[asyncio.Task[None]] = set()
@@ -141,14 +142,19 @@ class RolloutWorkers:
     async def _admit(self, group: ProcessGroup[RolloutWorker]) -> None:
         """Raises what the worker can't open, with the host's name."""
         host = group.hosts[0]
-        where = host.name if host.keeper else await group.call_one(RolloutWorker.describe, timeout_s=None)
+        where = host.name if host.keeper else await group.call_one(RolloutWorker.describe, timeout_s=self._start_s)
         try:
-            await group.call_one(RolloutWorker.open, timeout_s=None)
-        except (UserError, InfraError) as error:
-            raise type(error)(f"rollout worker {group.name} on host {where}: {error}") from error
+            await group.call_one(RolloutWorker.open, timeout_s=self._start_s)
+        except (ProcessDied, NoAnswer):
+            raise
+        except UserError as error:
+            raise UserError(f"the rollout worker {group.name} on host {where}: {error}") from error
+        except Exception as error:  # also of plugins
+            said = f"{type(error).__name__}: {error}"
+            raise InfraError(f"the rollout worker {group.name} on host {where} could not open: {said}") from error
         self._opened = [one for one in self._opened if not one.dead.done()] + [group]
         if self._at:
-            await group.call_one(RolloutWorker.follow, self._routes, self._at, timeout_s=None)
+            await group.call_one(RolloutWorker.follow, self._routes, self._at, timeout_s=self._start_s)
 
     async def _follow(self) -> None:
         with suppress(InfraError):  # the generators have failed, which the last routes say
