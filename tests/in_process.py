@@ -70,8 +70,9 @@ class HereProcess:
     process: subprocess.Popen[bytes]
     actors: list[LifecycleActor] = field(default_factory=list)
 
-    def spawn(self, name: str, actor_class: type[LifecycleActor], *args: object) -> HereActor:
-        self.actors.append(actor := actor_class(*pickle.loads(pickle.dumps(args))))
+    def spawn(self, name: str, actor_class: type[LifecycleActor], *args: object, **named: object) -> HereActor:
+        args, named = pickle.loads(pickle.dumps((args, named)))
+        self.actors.append(actor := actor_class(*args, **named))
         return HereActor(actor, self.process.pid)
 
     def stop(self) -> Waited:

@@ -199,7 +199,8 @@ class ReplayBuffer(Generic[T]):
         if self.max_buffer_size is not None and len(self._entries) > self.max_buffer_size:
             oldest = min(self._entries, key=lambda entry: (entry.policy_version, entry.number))
             self._entries.remove(oldest)
-        if self._too_old.total() >= STARVING * self.batch_size * self.dp_size:
+        wanted = self.batch_size * self.dp_size
+        if len(self._entries) < wanted and self._too_old.total() >= STARVING * wanted:
             raise UserError(
                 f"replay buffer: the trainer starves: {self._too_old.total()} items of ages {min(self._too_old)} to "
                 f"{max(self._too_old)} were dropped since the last batch of {self.batch_size} x {self.dp_size}, "

@@ -107,6 +107,13 @@ def test_an_age_that_starves_the_trainer_is_said_not_waited_for():
         buffer.add(7, 8)
 
 
+def test_many_that_are_too_old_starve_nobody_while_a_batch_is_left():
+    buffer = ReplayBuffer(batch_size=2, max_policy_age=0)
+    for number in range(40):
+        buffer.add(number, 0 if number < 38 else 1)
+    assert sorted(buffer.sample(1)[0]) == [38, 39]
+
+
 def test_drops_between_batches_do_not_add_up():
     buffer = ReplayBuffer(batch_size=2, max_policy_age=1)
     for round_ in range(20):
