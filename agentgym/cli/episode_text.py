@@ -87,6 +87,8 @@ def _show_head(episode: Shown, title: str, shell: Shell) -> None:
         lines["calls"] = _counted(len(calls), [call["error"] for call in calls if call.get("error")])
     if len(branches := episode["branches"]) > 1:
         lines["branches"] = _counted(len(branches), [one["reason"] for one in branches if one["reason"]])
+    if isinstance(agent := episode["agent"], Mapping) and (counts := agent.get("not_honoured")):
+        lines["overruled"] = ", ".join(f"{count} {name}" for name, count in counts.items())
     if episode["retries"]:
         lines["retries"] = str(episode["retries"])
     if error := episode["error"]:

@@ -32,6 +32,7 @@ from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
 from agentgym.recipe import Command
+from agentgym.rollout.agent_faults import DROPPED, dropped_line
 from agentgym.runs.changes import read_changes, with_values
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS, series, terminal_plot
 from agentgym.runs.evaluations import with_held_out
@@ -213,6 +214,11 @@ def _show_result(result: TrainResult, folder: RunFolder, shell: JobShell, comman
         keys = [*(key for key in (HELD_OUT, HELD_OUT_REWARD) if counts[key] > 2), SUCCESS, REWARD]
         if key := next((key for key in keys if counts[key]), None):
             shell.say("\n" + terminal_plot(series(rows, key), marks=read_changes(folder.path)))
+    dropped: Counter[str] = Counter()
+    for row in rows:
+        dropped.update({k.removeprefix(DROPPED): int(n) for k, n in row.metrics.items() if k.startswith(DROPPED)})
+    if line := dropped_line(dropped):
+        shell.say(f"\n{line}")
     drawn = (folder.path / "curve.png").is_file()
     if result.stopped:
         shell.say(f"\n{result.stopped}; continue it: agentgym {command} --resume {folder.path}")

@@ -21,7 +21,7 @@ class CallRequest:
     messages: content is a str; `tool_calls` of an assistant have arguments as a mapping, or the text where it is no
     JSON object; tool messages have tool_call_id. max_tokens: a cap below the run's own. stop: the text ends before
     it, the ids stay. sampling: temperature, top_p, top_k, seed as asked; in a run the run's own win. dropped: what the
-    agent asked for that could not be honoured, and which it is not told.
+    agent asked for that could not be honoured, and which it is not told. accepted: fields that change no token.
     """
 
     messages: tuple[Message, ...]
@@ -30,6 +30,7 @@ class CallRequest:
     stop: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         clean_fields(self, "messages", "tools", "stop", "dropped")

@@ -83,6 +83,7 @@ class EpisodeHandler:
         self.over = asyncio.Event()
         self.broken: EpisodeBroken | None = None
         self.counts: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
         self._renderer, self._generator, self._config = renderer, generator, config
         self.drops = drops
         self._is_side_call = is_side_call
@@ -128,8 +129,8 @@ class EpisodeHandler:
         self.over.set()
         turns, notes = self.episode.turns, self.episode.info.get("agent", {})
         assert isinstance(notes, dict)
-        if self.counts:
-            notes["not_honoured"] = dict(self.counts)
+        counted = {"not_honoured": self.counts, "accepted": self._accepted}
+        notes |= {name: dict(counts) for name, counts in counted.items() if counts}
         if 0 < len(self._side_turns) < len(turns):
             notes["side_turns"] = [number + 1 for number in self._side_turns]
             for number in self._side_turns:
@@ -181,6 +182,7 @@ class EpisodeHandler:
             if name not in ("temperature", "top_p", "top_k") or value != getattr(config, name):
                 self.counts[f"overridden_{name}"] += 1
         self.counts.update(f"dropped {name}" for name in request.dropped)
+        self._accepted.update(request.accepted)
         number = next(n for n in itertools.count() if n not in self._numbers)
         prompt = TokenPrefix(ids)
         return _Asked(

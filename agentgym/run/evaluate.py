@@ -28,7 +28,7 @@ from agentgym.policies.outside.openai_server import OpenAIServer
 from agentgym.policies.outside.policy import ServedPolicy
 from agentgym.policies.outside.prices import Prices, prices_of
 from agentgym.recipe import ModelConfig
-from agentgym.rollout.agent_faults import agent_faults
+from agentgym.rollout.agent_faults import agent_faults, dropped_fields, dropped_line
 from agentgym.rollout.garbage import swept
 from agentgym.rollout.player import Player
 from agentgym.rollout.tasks import HeldOut, held_out_tasks
@@ -228,8 +228,10 @@ async def measure(
     files.save_episodes(rows, setup.numbers)
     numbered = list(zip(setup.numbers, rows, strict=True))
     sinks.log_episodes(lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in numbered]))
-    if faults := agent_faults([episode for row in rows for episode in row]):
-        reporter.note(faults)
+    played = [episode for row in rows for episode in row]
+    for line in (agent_faults(played), dropped_line(dropped_fields(played))):
+        if line:
+            reporter.note(line)
     if held_out.warning and held_out.warning not in gym.noted:
         gym.noted.add(held_out.warning)
         reporter.note(held_out.warning)

@@ -10,6 +10,7 @@ from agentgym.evals.statistics import unrecorded
 from agentgym.loops.async_rl import StepRecord
 from agentgym.rl.ending import unanimous
 from agentgym.rollout.activity import Activity, since
+from agentgym.rollout.agent_faults import DROPPED, dropped_fields
 from agentgym.rollout.playing import HERE, Elsewhere
 from agentgym.types import COUNTED_APART, CUT, Episode, Group, Outcome, Stop
 
@@ -150,6 +151,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     with another mistake of the agent. reward/<name>_missing: how many have no such score, where any has none.
     rollout/agent_failed_share: of those that count, in how many the agent's program failed, where it did in any.
     rollout/branches: how many began because an agent rewrote its history, by reason, where any did.
+    rollout/dropped_<name>: how often that was dropped of an agent's requests, where it was.
     """
     counted = [e for e in episodes if e.outcome is not Outcome.INFRA_ERROR]
     broken = [e for e in episodes if e.outcome is Outcome.INFRA_ERROR]
@@ -181,6 +183,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if reasons:
         metrics["rollout/branches"] = reasons.total()
     metrics |= {f"rollout/branches_{why.replace(' ', '_')}": count for why, count in sorted(reasons.items())}
+    metrics |= {f"{DROPPED}{name}": count for name, count in sorted(dropped_fields(counted).items())}
     for name in sorted({name for e in counted for name in e.rewards}):
         scores = [e.rewards[name] for e in counted if name in e.rewards]
         values = [score for score in scores if score is not None]

@@ -30,8 +30,9 @@ FIELDS = Fields(
     honoured=frozenset({
         "messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "context_management",
     }),
+    sampling=frozenset(["temperature", "top_p", "top_k"]),
     preferred=frozenset({
-        "temperature", "top_p", "top_k", "tool_choice", "thinking", "output_config.effort",
+        "tool_choice", "thinking", "output_config.effort",
     }),
     ignored=frozenset(["model", "metadata", "service_tier", "cache_control", "betas", "inference_geo"]),
     only={"container": (), "mcp_servers": ([],), "output_format": (), "output_config.format": ()},
@@ -50,13 +51,14 @@ class AnthropicMessages:
         self._counts = counts
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        FIELDS.check(body)
+        accepted = FIELDS.check(body)
         max_tokens = as_count(body, "max_tokens")
         if max_tokens is None and not self._counts:
             refuse("is required", "max_tokens")
         _check_context_management(body.get("context_management"))
         tools, dropped = _read_tools(body)
         request = CallRequest(
+            accepted=accepted,
             messages=_read_messages(body),
             tools=tools,
             dropped=dropped,

@@ -29,8 +29,9 @@ FIELDS = Fields(
     honoured=frozenset({
         "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options",
     }),
+    sampling=frozenset(["temperature", "top_p", "top_k", "seed"]),
     preferred=frozenset({
-        "temperature", "top_p", "top_k", "seed", "tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity",
+        "tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity",
     }),
     ignored=frozenset({
         "model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -51,10 +52,11 @@ class ChatCompletions:
     """/v1/chat/completions."""
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        FIELDS.check(body)
+        accepted = FIELDS.check(body)
         options = as_object(body.get("stream_options") or {}, "stream_options")
         caps = [cap for name in ("max_tokens", "max_completion_tokens") if (cap := as_count(body, name)) is not None]
         request = CallRequest(
+            accepted=accepted,
             messages=read_messages(body.get("messages")),
             tools=read_tools(body),
             max_tokens=min(caps, default=None),

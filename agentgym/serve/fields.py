@@ -17,22 +17,26 @@ _MAX_SHOWN = 80
 class Fields:
     """The fields of a request. A name with a dot leads into an object.
 
-    honoured: decide what is sampled. preferred: wishes, which the policy or the run may not follow. ignored: change
-    nothing that the caller sees in an answer. only: by name, the only values that can be honoured, null always among
-    them. hosted: tools that a vendor's servers would run; they are dropped, and counted. closed: objects that have the
-    named fields and no others.
+    honoured: decide what is sampled. sampling: the run's own win in an episode. preferred: wishes, which the policy may
+    not follow. ignored: change nothing that the caller sees in an answer. only: by name, the only values that can be
+    honoured, null always among them. hosted: tools that a vendor's servers would run; they are dropped, and counted.
+    closed: objects that have the named fields and no others.
     """
 
     honoured: frozenset[str]
+    sampling: frozenset[str] = frozenset()
     preferred: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     only: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     hosted: tuple[str, ...] = ()
     closed: frozenset[str] = frozenset()
 
-    def check(self, body: Mapping[str, Json]) -> None:
-        """Refuse what would be dropped unseen: unknown names, and values that change the answer."""
-        named = (*self.honoured, *self.preferred, *self.ignored, *self.only)
+    def check(self, body: Mapping[str, Json]) -> tuple[str, ...]:
+        """Refuse what would be dropped unseen: unknown names, and values that change the answer.
+
+        Returns the fields that are accepted and change no token, but for the model's name.
+        """
+        named = (*self.honoured, *self.sampling, *self.preferred, *self.ignored, *self.only)
         self._check_names(body, {name.partition(".")[0] for name in named})
         for name in self.closed:
             known = {one.removeprefix(f"{name}.") for one in named if one.startswith(f"{name}.")}
@@ -43,6 +47,9 @@ class Fields:
                 values = " or ".join(json.dumps(one) for one in allowed)
                 shown = json.dumps(value)[:_MAX_SHOWN]
                 refuse(f"{shown} cannot be honoured here; leave it out{values and f', or give {values}'}", name)
+
+        given = (one for one in self.preferred | self.ignored if _found(body, one) is not None)
+        return tuple(sorted(one for one in given if one != "model"))
 
     @staticmethod
     def _check_names(given: Mapping[str, Json], known: set[str], path: str = "") -> None:

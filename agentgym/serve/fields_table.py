@@ -25,6 +25,7 @@ def markdown() -> str:
     """A row for each treatment of fields, a column for each interface."""
     rows = {
         "honoured": [_listed(dict.fromkeys(one.honoured, ())) for one in FIELDS.values()],
+        "the run's own, in an episode": [_listed(dict.fromkeys(one.sampling, ())) for one in FIELDS.values()],
         "a preference": [_listed(dict.fromkeys(one.preferred, ())) for one in FIELDS.values()],
         "ignored: changes no token": [_listed(dict.fromkeys(one.ignored, ())) for one in FIELDS.values()],
         "a tool that is dropped, and counted": [

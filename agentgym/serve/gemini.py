@@ -29,10 +29,10 @@ FIELDS = Fields(
     honoured=frozenset([
         "contents", "systemInstruction", "tools", "generationConfig.maxOutputTokens", "generationConfig.stopSequences",
     ]),
-    preferred=frozenset({
-        "toolConfig.functionCallingConfig.mode", "generationConfig.temperature", "generationConfig.topP",
-        "generationConfig.topK", "generationConfig.seed", "generationConfig.thinkingConfig",
+    sampling=frozenset({
+        "generationConfig.temperature", "generationConfig.topP", "generationConfig.topK", "generationConfig.seed",
     }),
+    preferred=frozenset(["toolConfig.functionCallingConfig.mode", "generationConfig.thinkingConfig"]),
     ignored=frozenset({
         "model", "safetySettings", "labels", "serviceTier", "toolConfig.retrievalConfig",
         "generationConfig.mediaResolution", "generationConfig.audioTimestamp", "generationConfig.routingConfig",
@@ -75,12 +75,13 @@ class Gemini:
             tools, dropped = _read_tools(body)
         except RecursionError:
             refuse("the body is nested too deep", "")
-        FIELDS.check(body)
+        accepted = FIELDS.check(body)
         given = as_object(body.get("generationConfig") or {}, "generationConfig")
         generation = {f"generationConfig.{name}": value for name, value in given.items()}
         thinking = generation.get("generationConfig.thinkingConfig") or {}
         stops = "generationConfig.stopSequences"
         request = CallRequest(
+            accepted=accepted,
             messages=_read_messages(body),
             tools=tools,
             dropped=dropped,

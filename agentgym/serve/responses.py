@@ -28,8 +28,9 @@ from agentgym.types import Json, Message
 
 FIELDS = Fields(
     honoured=frozenset(["input", "instructions", "tools", "max_output_tokens", "stream"]),
+    sampling=frozenset(["temperature", "top_p"]),
     preferred=frozenset([
-        "temperature", "top_p", "tool_choice", "parallel_tool_calls", "reasoning", "text.verbosity",
+        "tool_choice", "parallel_tool_calls", "reasoning", "text.verbosity",
     ]),
     ignored=frozenset({
         "model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -49,9 +50,10 @@ class Responses:
     """/v1/responses."""
 
     def read(self, body: Mapping[str, Json]) -> Asked:
-        FIELDS.check(body)
+        accepted = FIELDS.check(body)
         found = _read_tools(body)
         request = CallRequest(
+            accepted=accepted,
             messages=_read_input(body),
             tools=() if read_choice(body) == "none" else tuple(found.tools),
             dropped=tuple(found.hosted),

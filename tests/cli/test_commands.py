@@ -283,12 +283,14 @@ def test_the_branches_of_an_episode_are_shown_with_their_reasons(cli, run_dir: s
         turns=turns,
         branches=[(0, 1), (0, 2)],
         branch_reasons=["message altered"],
+        info={"agent": {"not_honoured": {"dropped tool web_search": 2, "overridden_top_k": 1}}},
     )
     with RunFolder.open("runs/one", for_writing=True) as folder:
         folder.save_evaluation(9, [[episode]])
     where = ("--evals", "--step", "9", "--show", "forked")
     end = cli("runs", "episodes", run_dir, *where)
-    order = ["branches  2, 1 message altered", "[assistant]  turn 1:", "first", "[assistant]  turn 3:", "last",
+    order = ["branches  2, 1 message altered", "overruled 2 dropped tool web_search, 1 overridden_top_k",
+             "[assistant]  turn 1:", "first", "[assistant]  turn 3:", "last",
              "branch 1 of 2: turns 1, 2", "  turn 2:"]  # fmt: skip
     places = [end.out.index(word) for word in order]
     assert places == sorted(places) and "branch 2 of 2" not in end.out, "all its turns are in the conversation"

@@ -61,6 +61,15 @@ async def test_what_the_agent_asks_of_sampling_is_overridden_and_counted(tokeniz
     assert handler.counts == {"overridden_temperature": 1, "overridden_seed": 1}
 
 
+async def test_what_is_accepted_or_dropped_of_requests_is_recorded(tokenizer, speaking):
+    handler = handler_of(speaking("one"), tokenizer)
+    for dropped in ((), ("tool web_search",)):
+        await ask(handler, user("a"), accepted=("metadata",), dropped=dropped)
+    handler.conclude()
+    notes = handler.episode.info["agent"]
+    assert notes == {"accepted": {"metadata": 2}, "not_honoured": {"dropped tool web_search": 1}}
+
+
 async def test_an_agents_own_cap_cuts_a_turn_and_the_conversation_goes_on(tokenizer, speaking):
     handler = handler_of(speaking("a long story", "more"), tokenizer)
     first = await ask(handler, user("a"), max_tokens=6)

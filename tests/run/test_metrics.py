@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentgym.loops.async_rl import StepRecord
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.agent_faults import dropped_fields, dropped_line
 from agentgym.run.metrics import StepClock, StepMeter, rollout_metrics
 from agentgym.types import Episode, ErrorRecord, Outcome, Task, ToolTrace
 
@@ -68,3 +69,17 @@ def test_tool_calls_are_counted_by_what_came_of_them() -> None:
     ]
     found = rollout_metrics(played)
     assert [found[f"rollout/tool_{name}"] for name in ("calls", "malformed", "errors")] == [5, 1, 2]
+
+
+def test_what_was_dropped_of_agents_requests_is_counted_by_name() -> None:
+    notes = [
+        {"not_honoured": {"dropped tool web_search": 2, "overridden_top_p": 7}},
+        {"not_honoured": {"dropped tool web_search": 1, "dropped text.format": 3}},
+        {}, "a note of its own",
+    ]  # fmt: skip
+    task = Task(task_id="t", prompt=())
+    played = [Episode(episode_id="e", task=task, seed=0, outcome=Outcome.SCORED, info={"agent": one}) for one in notes]
+    found = {name: value for name, value in rollout_metrics(played).items() if name.startswith("rollout/dropped")}
+    assert found == {"rollout/dropped_tool web_search": 3, "rollout/dropped_text.format": 3}
+    assert dropped_line(dropped_fields(played)).endswith(": 3 x text.format, 3 x tool web_search")
+    assert dropped_line(dropped_fields(played[2:])) == ""

@@ -331,6 +331,7 @@ def test_what_claude_code_sends_besides_is_accepted_and_its_billing_is_not_rende
     assert roles == [("system", "Be brief."), ("user", "hi"), ("system", "# Environment"), ("assistant", "Yes?"),
                      ("user", "go on")]  # fmt: skip
     assert len(request.tools) == 1 and request.dropped == ("tool web_search_20250305",)
+    assert request.accepted == ("betas", "metadata", "output_config.effort", "service_tier", "thinking")
 
 
 def test_tools_of_a_namespace_are_offered_flat_and_called_in_it() -> None:

@@ -60,7 +60,7 @@ def test_gemini_reads_parts_as_the_messages_that_they_are(ids) -> None:
     assert [result["tool_call_id"] for result in (first, second)] == [call["id"] for call in calls["tool_calls"]]
     assert first["tool_call_id"] != second["tool_call_id"]
     assert (request.tools, request.dropped) == ((TOOL,), ("tool googleSearch",))
-    assert (request.stop, request.max_tokens) == (("END",), 7)
+    assert (request.stop, request.max_tokens, request.accepted) == (("END",), 7, ("safetySettings",))
     assert request.sampling == {"top_k": 64, "top_p": 0.95, "seed": 3}
 
 

@@ -66,7 +66,8 @@ function Aside({ id, episode, group, diff }) {
     <${Members} id=${id} episode=${episode} group=${group} diff=${diff} />
     <div><h2>Facts</h2><${Facts} pairs=${[
       ["task", clipped(episode.task.task_id)], ["split", episode.task.split], ["level", figure(episode.task.difficulty)], ["seed", String(episode.seed)],
-      ["ended by", episode.stop], ...tokensOf(episode), ["retries", episode.retries ? figure(episode.retries) : ""], ...timing,
+      ["ended by", episode.stop], ...tokensOf(episode), ["retries", episode.retries ? figure(episode.retries) : ""],
+      ["asked for, not honoured", Object.entries(episode.agent?.not_honoured ?? {}).map(([name, times]) => `${figure(times)} ${harmless(name)}`).join(", ")], ...timing,
     ]} /></div>
     ${episode.task.answer !== null && episode.task.answer !== undefined && html`<details><summary>The task's answer</summary><${Text} text=${plain(episode.task.answer)} cut=${4000} /></details>`}
     ${Object.keys(episode.info ?? {}).length > 0 && html`<details><summary>What the environment recorded</summary><${Text} text=${plain(episode.info)} cut=${4000} /></details>`}
