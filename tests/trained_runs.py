@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentgym.runs.folder import RunFolder
+
 TWO_STEPS: Mapping[str, str] = {
     "loop.steps": "2", "loop.groups_per_step": "1", "loop.max_staleness": "0", "loop.eval_every": "0",
     "eval.at_end": "false", "rollout.temperature": "1.5", "logging.sinks": "[]",
@@ -27,8 +29,8 @@ def train_two_steps(settings: Mapping[str, str], folder: Path) -> list[dict[str,
     trained = [step for step in steps if "time/step_s" in step]
     assert len(trained) == 2 and all(step["train/mismatch_max"] < 1e-3 for step in trained)
     for step in trained:  # a group whose episodes all earned the same is sampled, and not trained on
-        sampled = round(step["rollout/completion_tokens_mean"] * step["rollout/episodes"])
-        assert 0 < step["train/trained_tokens"] <= sampled
+        saved = RunFolder.open(run).read_episodes(step["step"])
+        assert step["train/trained_tokens"] == sum(one.episode.num_trained_tokens for one in saved if one.trained) > 0
     return trained
 
 

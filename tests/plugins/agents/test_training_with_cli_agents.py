@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.models.tiny import policy_path
+from agentgym.runs.folder import RunFolder
 from tests.agent_programs import program
 from tests.trained_runs import train_two_steps
 
@@ -21,9 +22,13 @@ from agentgym import Environment, Reply, Task, reward
 
 
 class Luck(Environment[None]):
-    """Pays for a hash of the answer, so that some answers earn more than others."""
+    """Asks for as many answers as it is told and pays for a hash of the last, so that some earn more than others."""
 
     name = "luck"
+
+    def __init__(self, answers=1):
+        self.max_turns = answers
+
     def tasks(self, split, seed=0):
         for number in range(8):
             yield Task(task_id=f"{split}{number}", prompt=({"role": "user", "content": f"Say {number}."},))
@@ -33,7 +38,9 @@ class Luck(Environment[None]):
 
     async def reply(self, context):
         context.info["luck"] = hashlib.sha256(context.messages[-1]["content"].encode()).digest()[0] / 255
-        return Reply(done=True)
+        if context.turn == self.max_turns:
+            return Reply(done=True)
+        return Reply(messages=({"role": "user", "content": "And once more?"},))
 
     @reward
     def luck(self, episode):
@@ -51,10 +58,43 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "program_name", "room"), [("claude_code", "claude", 4096), ("codex", "codex", 11264)])
-def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(tmp_path, policy, name, program_name, room):
+AGENT = '''
+from dataclasses import dataclass
+
+from agentgym_plugins.agents.cli_agents import OpenCode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Titled(OpenCode):
+    """OpenCode with the call that names its session."""
+
+    def options(self):
+        return [word for word in super().options() if word not in ("--title", "task")]
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "program_name", "room", "settings", "side"),
+    [
+        ("claude_code", "claude", 4096, {}, set()),
+        ("codex", "codex", 13312, {"env.options.answers": "2", "agent.context_tokens": "4000"}, {2}),
+        ("titled:Titled", "opencode", 14336, {}, {1}),
+    ],
+    ids=["claude_code", "codex_summarises_its_session", "opencode_names_its_session"],
+)
+def test_two_steps_are_trained_on_what_an_agents_program_had_sampled(
+    tmp_path, monkeypatch, policy, name, program_name, room, settings, side
+):
     (tmp_path / "luck.py").write_text(ENVIRONMENT)
-    train_two_steps(settings_of(name, program_name, room, policy), tmp_path)
+    (tmp_path / "titled.py").write_text(AGENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    train_two_steps(settings_of(name, program_name, room, policy) | settings, tmp_path)
+    [run] = (tmp_path / "runs").iterdir()
+    for step in (1, 2):
+        for saved in RunFolder.open(run).read_episodes(step):
+            turns, answers = saved.episode.turns, int(settings.get("env.options.answers", "1"))
+            assert {number for number, turn in enumerate(turns, start=1) if turn.masked} == side
+            assert len(turns) == answers + len(side), saved.episode.info
 
 
 @pytest.mark.docker
@@ -69,6 +109,6 @@ def test_two_steps_are_trained_on_what_a_program_in_a_session_had_sampled(tmp_pa
 def settings_of(name: str, program_name: str, room: int, policy: Path) -> dict[str, str]:
     return {
         "env": "luck.py:Luck", "agent": name, "agent.program": program(program_name), "model.path": str(policy),
-        "loop.group_size": "2", "rollout.max_turn_tokens": "48", "rollout.max_episode_tokens": str(room),
-        "generator.max_model_len": str(room), "trainer.seq_len": str(room),
+        "loop.group_size": "2", "rollout.max_turn_tokens": "200", "rollout.max_episode_tokens": str(room),
+        "generator.max_model_len": str(room), "trainer.seq_len": str(room), "rollout.temperature": "1.0",
     }  # fmt: skip
