@@ -105,6 +105,10 @@ class Agent(ABC):
         those before, at which the episode ends as the agent's fault: it never stops compacting. 0 is no limit."""
         return 0
 
+    def turn_saying(self, text: str) -> str | Message:
+        """The policy's turn with which its program answers this text; a script plays it in `agentgym agents check`."""
+        return text
+
     @property
     def wants_session(self) -> bool:
         """Whether every episode leases a session of the sandbox, also where its task asks for none."""

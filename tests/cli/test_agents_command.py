@@ -45,12 +45,17 @@ def test_a_check_says_what_the_program_asked_for(cli):
 
 def test_a_check_of_a_program_that_fails_shows_what_it_wrote(cli):
     done = cli("agents", "check", "command", *argv("import sys; sys.exit('no key')"))
-    assert done.code == 1 and "no key" in done.out and "'exit'" in done.out
+    assert done.code == 1 and "no key" in done.out and "kind: exit, message" in done.out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["comand"], "command"), (["chat"], "starts no program"), (["command", *argv(""), "--seconds", "nan"], "nan")],
+    [
+        (["comand"], "command"),
+        (["command"], "agent.argv is missing; give a list of str; `agentgym settings agent.command`"),
+        (["chat"], "starts no program"),
+        (["command", *argv(""), "--seconds", "nan"], "nan"),
+    ],
 )
 def test_what_cannot_be_checked_is_named(cli, words, says):
     done = cli("agents", "check", *words)

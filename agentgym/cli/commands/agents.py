@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     agent = chosen.agent
     if isinstance(agent, Chat):
         raise UserError(f"the agent {arguments.name!r} is the built-in loop, and starts no program; nothing to check")
-    generator = ScriptedGenerator(["The word is ready.", "Done."])
+    generator = ScriptedGenerator([agent.turn_saying(text) for text in ("The word is ready.", "Done.")])
     config = RolloutConfig(
         max_turns=MAX_TURNS, max_turn_tokens=MAX_TOKENS, max_episode_tokens=MAX_TOKENS, max_retries=0,
         episode_time_s=arguments.seconds,
@@ -123,7 +123,12 @@ async def _played(
 def _built(name: str, overrides: Sequence[str], registry: PluginRegistry) -> _Chosen:
     """The agent with its settings. Raises UserError."""
     given = apply_overrides({"agent": {"name": name}}, list(overrides))
-    return build(_Chosen, given, "command line", registry.component)
+    try:
+        return build(_Chosen, given, "command line", registry.component)
+    except UserError as error:
+        if name not in registry.names("agents"):
+            raise
+        raise UserError(f"{error}; `agentgym settings agent.{name}` shows its settings") from error
 
 
 def _list(registry: PluginRegistry, shell: Shell, *, as_json: bool) -> int:
@@ -148,12 +153,14 @@ def _report(arguments: argparse.Namespace, episode: Episode, generator: Scripted
     well = episode.error is None and episode.stop is Stop.DONE
     found = {
         "agent": arguments.name,
+        "version": notes.get("version"),
         "works": well,
         "stop": episode.stop,
         "calls": len(generator.requests),
         "prompt_characters": max((len(request.prompt_ids) for request in generator.requests), default=0),
         "branches": len(episode.all_branches),
         "branch_reasons": list(episode.branch_reasons),
+        "side_turns": notes.get("side_turns", []),
         "not_honoured": notes.get("not_honoured", {}),
         "failure": notes.get("failure"),
         "error": episode.error and episode.error.message,
@@ -163,9 +170,19 @@ def _report(arguments: argparse.Namespace, episode: Episode, generator: Scripted
         return 0 if well else 1
     for key, value in found.items():
         if value not in (None, [], {}) or key == "calls":
-            shell.say(f"{key.replace('_', ' '):<18}{value}")
+            shell.say(f"{key.replace('_', ' '):<18}{_text(value)}")
     if not well:
         for key in ("output", "errors"):
             if text := str(notes.get(key) or "").strip():
                 shell.say(f"{key:<18}{text[-MAX_SHOWN:]}")
     return 0 if well else 1
+
+
+def _text(value: object) -> str:
+    """As a person reads it; of a long text the end, which says what failed."""
+    if isinstance(value, dict):
+        value = ", ".join(f"{key}: {one}" for key, one in value.items())
+    elif isinstance(value, list):
+        value = ", ".join(map(str, value))
+    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return text if len(text) <= 2 * MAX_SHOWN else f"... {text[-2 * MAX_SHOWN :]}"

@@ -21,7 +21,7 @@ ANSWERS = re.compile(r"LLM RESPONSE \S+\n((?:ASSISTANT.*\n)+)")
 class Aider(CliAgent):
     """aider, which edits the files that the policy writes out as text, and runs no commands."""
 
-    installs = "python3.12 -m pip install"
+    installs = "python3.12 -m venv .venv-aider && .venv-aider/bin/pip install"
     package = "aider-chat==0.86.2"
     continues = ("--restore-chat-history",)
 

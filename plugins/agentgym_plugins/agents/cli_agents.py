@@ -127,7 +127,7 @@ class CliAgent(StartedProgram):
         if shutil.which(self.program, path=self.environ.get("PATH")) is None:
             raise UserError(
                 f"agent.program: there is no program {self.program!r}; `{self.installs} {self.package}` installs the "
-                "tested one, or give its path"
+                "tested one; agent.program takes its path"
             )
         found = await self.version()
         if self.tested not in found:

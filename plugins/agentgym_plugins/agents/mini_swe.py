@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,10 @@ class MiniSwe(InProcess):
     @property
     def wants_session(self) -> bool:
         return self.where == "session"
+
+    def turn_saying(self, text: str) -> str:
+        submits = f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo {shlex.quote(text)}"
+        return text if self.templates == "tiny" else f"```mswea_bash_command\n{submits}\n```"
 
     def variables(self) -> Mapping[str, str]:
         return {

@@ -18,7 +18,7 @@ from agentgym_plugins.agents.cli_agents import CliAgent
 class OpenHands(CliAgent):
     """The OpenHands CLI, with its tools for commands, files, plans and sub-agents: a prompt of 33 KB."""
 
-    installs = "python3.12 -m pip install"
+    installs = "python3.12 -m venv .venv-openhands && .venv-openhands/bin/pip install"
     package = "openhands==1.16.0"
     continues = ("--resume", "--last")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym.types import Json
+from agentgym.types import Json, Message
 from agentgym_plugins.agents.function import InProcess
 
 
@@ -22,6 +22,10 @@ class Smolagents(InProcess):
     """Text that is added to the agent's own system prompt; empty takes the system message of the task."""
     system_prompt: str = ""
     """A template of Jinja that replaces the agent's own system prompt; empty keeps that."""
+
+    def turn_saying(self, text: str) -> Message:
+        call = {"function": {"name": "final_answer", "arguments": {"answer": text}}}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
 
     def called(self) -> tuple[str, Mapping[str, Json]]:
         settings: dict[str, Json] = {

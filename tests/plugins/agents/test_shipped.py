@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain, repeat
 
 import pytest
@@ -14,6 +15,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.serve.endpoint import Endpoint
+from agentgym.testing import play_agent
 from agentgym.text.chat import ChatRenderer
 from agentgym.types import Outcome, Stop, Task
 from agentgym_plugins.agents.mini_swe import MiniSwe
@@ -138,3 +140,11 @@ async def test_mini_swe_runs_its_commands_with_its_own_templates(play):
     episode, engine = await play(agent, works, "no action", submits, environment=Words)
     assert "<output>\n3\n</output>" in engine.tokenizer.decode(engine.requests[1].prompt_ids)
     assert episode.messages[-1]["content"] == "3\n" and len(episode.turns) == 3
+
+
+@pytest.mark.parametrize("kind", [OpenaiAgents, Smolagents, partial(MiniSwe, where="folder", allow_unsafe=True)])
+async def test_a_script_has_the_program_answer_a_text(kind):
+    agent = kind(processes=1)
+    episode = await play_agent(agent, Words(), [agent.turn_saying("It is 3.")], rewards={"success": 1.0})
+    await agent.close()
+    assert (episode.stop, episode.messages[-1]["content"].strip()) == (Stop.DONE, "It is 3."), episode.info
