@@ -26,8 +26,9 @@ from agentgym.errors import UserError
 AT: Final = "/.agent"  # in a session; short, because it has to fit where the loader's path is in a program
 EXTRAS: Final = ("bash", "rg")  # at the end of PATH: agents start them, and small images lack them
 _LEFT_S: Final = 3600.0
-_REVISION: Final = 1  # of what is made of a program
-_LOADER, _LIBRARIES = f"{AT}/ld.so", f"{AT}/lib/"
+_REVISION: Final = 2  # of what is made of a program
+_LOADER: Final = f"{AT}/ld.so"
+_LOCALES: Final = b"/usr/lib/locale"
 _SYSTEM_FOLDER: Final = re.compile(rb"(?:/usr)?/lib/[a-z0-9_]+-linux-gnu/(?=\0)")
 _START: Final = f'PATH="$PATH:{AT}/path"; SHELL="$(command -v bash || command -v sh)"; export PATH SHELL; exec "$@"'
 
@@ -104,6 +105,9 @@ class Carried:
         _carry(self.file, folder / "bin" / self.file.name, folder)
         for extra in extras:
             _carry(extra, folder / "path" / extra.name, folder)
+        locale = Path(_LOCALES.decode()) / "C.utf8"
+        if locale.is_dir():  # or bash warns, at each command, that there is none
+            shutil.copytree(locale, folder / "locale" / "C.utf8")
         if self.package is not None:
             shutil.copytree(self.package, folder / "package", symlinks=True)
 
@@ -140,15 +144,21 @@ def _carry(program: Path, copy: Path, folder: Path) -> None:
     for line in listed.stdout.splitlines():
         words = line.split()
         if "=>" in words:
-            shutil.copyfile(words[2], folder / "lib" / words[0])
-    data = _SYSTEM_FOLDER.sub(lambda one: _LIBRARIES.encode() + b"/" * (len(one[0]) - len(_LIBRARIES)), data)
+            library = Path(words[2]).read_bytes().replace(_LOCALES + b"\0", _moved("locale", _LOCALES) + b"\0")
+            (folder / "lib" / words[0]).write_bytes(library)
+    data = _SYSTEM_FOLDER.sub(lambda one: _moved("lib", one[0]), data)
     for file in (b"/etc/ld.so.cache", b"/etc/ld.so.preload"):  # the image's
-        data = data.replace(file, f"{AT}/none".encode().ljust(len(file), b"/"))
+        data = data.replace(file, _moved("none", file))
     (folder / "ld.so").write_bytes(data)
     (folder / "ld.so").chmod(0o755)
     with copy.open("r+b") as out:
         out.seek(offset)
         out.write(own.ljust(size, b"\0"))
+
+
+def _moved(name: str, path: bytes) -> bytes:
+    """A path of ours in place of one of the system's, as long as that was."""
+    return f"{AT}/{name}".encode().ljust(len(path), b"/")
 
 
 def _loader_of(program: Path) -> tuple[int, int, str] | None:

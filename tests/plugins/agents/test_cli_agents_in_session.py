@@ -19,12 +19,13 @@ from agentgym_plugins.agents.cli_agents import CliAgent
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from tests.plugins.agents.test_cli_agents import AGENTS, WRITE
+from tests.sandboxes.images import image_of, static_busybox
 
 pytestmark = [pytest.mark.agents, pytest.mark.docker, pytest.mark.usefixtures("engine")]
 
 CARRIED = ("claude_code", "codex", "gemini_cli", "opencode", "qwen_code")
 SAYS = "printf hello > a.txt; bash -c ': > /dev/tcp/1.1.1.1/443'"
-CONFIG = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=280)
+CONFIG = RolloutConfig(max_turns=6, max_turn_tokens=2000, max_episode_tokens=1_000_000, episode_time_s=600)
 
 
 class WriteHello(Environment[Session]):
@@ -63,6 +64,18 @@ async def sandbox(agent: CliAgent, **options: object) -> AsyncIterator[DockerBac
 
 @pytest.mark.parametrize("name", CARRIED)
 async def test_an_agent_in_a_session_changes_its_files_and_reaches_the_policy_alone(name: str) -> None:
+    await play_in_session(name)
+
+
+@pytest.mark.parametrize(("name", "profile"), [("claude_code", "hardened"), ("codex", "task"), ("qwen_code", "task")])
+async def test_an_agent_brings_all_that_an_image_of_one_busybox_lacks(name: str, profile: str, tmp_path: Path) -> None:
+    busybox = static_busybox(tmp_path)
+    assert busybox is not None, "there is no static busybox"
+    with image_of(busybox, ["ENV PATH=/bin", "WORKDIR /srv/app"]) as image:
+        await play_in_session(name, session_image=image, session_profile=profile)
+
+
+async def play_in_session(name: str, **options: object) -> None:
     agent, acts = AGENTS[name]
     agent = replace(agent, where="session")
     replies = [json.loads(json.dumps(acts).replace(WRITE, SAYS)), "Written.", "Once more."]
@@ -72,7 +85,7 @@ async def test_an_agent_in_a_session_changes_its_files_and_reaches_the_policy_al
         prompts.append(prompt)
         return replies[len(prompts) - 1]
 
-    async with sandbox(agent, container_memory_mib=2048, cpus=2.0) as backend:
+    async with sandbox(agent, container_memory_mib=2048, cpus=2.0, **options) as backend:
         episode = await play_agent(agent, WriteHello(), policy, config=CONFIG, sandbox=backend)
     notes = episode.info["agent"]
     assert episode.stop is Stop.DONE and episode.info["success"] is True, notes
