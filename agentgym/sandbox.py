@@ -63,6 +63,7 @@ class Capabilities:
     disk_limit: bool = False
     sessions: bool = False
     network_allow_list: bool = False  # a session may be given a proxy to named hosts
+    any_image: bool = False  # a session may run in any Linux image, and as a task's own machine
     grades: bool = True  # `grade` judges solutions; False: it only runs code, and tasks that are graded are refused
 
 

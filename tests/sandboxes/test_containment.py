@@ -10,6 +10,7 @@ import pytest_asyncio
 from served import ServedBackend
 
 from agentgym.sandbox import Limits, RunResult, RunStatus
+from agentgym_sandboxes.audit import task_profile
 from agentgym_sandboxes.audit.findings import Outcome
 from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.suite import SNIPPETS
@@ -35,6 +36,14 @@ async def test_it_is_contained_and_leaves_nothing(examiner: Examiner, trial: Tri
     finding = await examiner.examine(trial)
     allowed = {Outcome.CONTAINED} | ({Outcome.NOT_CLAIMED} if trial.name in NOT_PROMISED else set())
     assert finding.outcome in allowed, finding.detail
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("trial", task_profile.TRIALS, ids=lambda trial: trial.name)
+async def test_the_container_of_a_task_holds_what_it_promises(examiner: Examiner, trial: Trial) -> None:
+    finding = await examiner.examine(trial)
+    is_promised = trial.name.removeprefix(task_profile.PREFIX) not in task_profile.NOT_PROMISED
+    assert finding.outcome is (Outcome.CONTAINED if is_promised else Outcome.NOT_CLAIMED), finding.detail
 
 
 async def test_monty_holds_or_can_not_even_try(monty: MontyBackend) -> None:

@@ -19,10 +19,11 @@ from .zygote import run_zygote
 
 SUPERVISOR_UID = 65000
 NOT_PRELOADED = 72
+SESSION_CHILD = "agent.session_child"
 
 
 def main(argv: list[str]) -> NoReturn:
-    """argv: the first uid for calls, how many there are; then the modules to preload."""
+    """argv: the first uid for calls, how many there are; then the modules to preload, of ours `agent.session_child`."""
     first_uid, num_uids = int(argv[0]), int(argv[1])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come to PID 1 and must not stay zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -37,6 +38,8 @@ def main(argv: list[str]) -> NoReturn:
         os._exit(NOT_PRELOADED)
     hello: frames.Header = {"id": 0, "python": ".".join(str(part) for part in sys.version_info[:3])}
     frames.write_all(STDOUT_FD, frames.encode(hello))
+    if SESSION_CHILD in argv[2:]:
+        from . import session  # noqa: F401  # now, and not when an episode waits for it
     reactor = Reactor(ours, range(first_uid, first_uid + num_uids), functools.partial(fork_zygote, argv[2:]))
     Supervisor(reactor).serve()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentgym_sandboxes.audit import task_profile
 from agentgym_sandboxes.audit.hacks import changing, exits, objects, output, patches, spying
 from agentgym_sandboxes.audit.hacks.hack import Hack
 from agentgym_sandboxes.audit.programs import (
@@ -48,5 +49,5 @@ HACKS: tuple[Hack, ...] = (*exits.HACKS, *output.HACKS, *objects.HACKS, *changin
 
 
 def all_trials() -> tuple[Trial, ...]:
-    """The hostile programs, then the reward hacks; names are unique."""
-    return (*SNIPPETS, *HACKS)
+    """The hostile programs, those of them that attack a task's container, then the reward hacks; names are unique."""
+    return (*SNIPPETS, *task_profile.TRIALS, *HACKS)

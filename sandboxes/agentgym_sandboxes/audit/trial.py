@@ -13,7 +13,15 @@ from agentgym_sandboxes.audit.host import Host
 from agentgym_sandboxes.audit.programs.prelude import program
 
 Claim: TypeAlias = Literal[
-    "isolated", "network_off", "memory_limit", "process_limit", "disk_limit", "per_call_uid", "seccomp", "sessions"
+    "isolated",
+    "network_off",
+    "memory_limit",
+    "process_limit",
+    "disk_limit",
+    "per_call_uid",
+    "seccomp",
+    "sessions",
+    "any_image",
 ]
 """The field of Capabilities that promises what a trial tests."""
 

@@ -81,6 +81,7 @@ class DockerBackend(AgentBackend):
             disk_limit=True,
             sessions=True,
             network_allow_list=True,
+            any_image=True,
         )
 
     async def _start(self) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 
 from agentgym.types import Json, SandboxSpec
 from agentgym_sandboxes.agent.frames import Header
+from agentgym_sandboxes.agent.main import SESSION_CHILD
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Image
 from agentgym_sandboxes.docker.profile import MIB, ONE_THREAD, PROCESSES_PER_SESSION
@@ -87,7 +88,7 @@ class Machine:
             **settings,
             "Image": self.image.image_id,
             "Entrypoint": [*PYTHON, "-s", "-c", _READ_AGENT],
-            "Cmd": [str(len(agent_argument().encode())), *uids],  # and nothing to preload
+            "Cmd": [str(len(agent_argument().encode())), *uids, SESSION_CHILD],  # and nothing else to preload
             "Env": [*given, *sorted({pair.partition("=")[0] for pair in self.image.env} - names)],
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": host,

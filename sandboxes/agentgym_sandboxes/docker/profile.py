@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from agentgym.types import Json
+from agentgym_sandboxes.agent.main import SESSION_CHILD
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.host.bundle import agent_argument
 from agentgym_sandboxes.host.seccomp import seccomp_text
@@ -128,10 +129,11 @@ def session_settings(config: DockerConfig, settings: dict[str, Json], mounts: Se
     sysctls = dict(cast(dict[str, Json], host.get("Sysctls", {})))
     if "net.core.somaxconn" in sysctls:
         sysctls["net.core.somaxconn"] = "128"
+    command = [*cast("list[Json]", settings["Cmd"]), SESSION_CHILD]
     own: dict[str, Json] = {
         "Tmpfs": folders,
         "PidsLimit": PROCESSES_PER_SESSION,
         "Sysctls": sysctls,
         "Mounts": [*mounts],
     }
-    return {**settings, "HostConfig": {**host, **own}}
+    return {**settings, "Cmd": command, "HostConfig": {**host, **own}}
