@@ -205,7 +205,9 @@ async def test_the_bodies_that_a_key_sends_at_once_are_bounded_together(endpoint
     assert (await connect(key).post(CHAT, content=b" " * 60_000)).status_code == 400, "not JSON, and not too large"
 
 
-async def test_models_tokens_and_unknown_paths(endpoint, client) -> None:
+async def test_models_tokens_and_unknown_paths(endpoint, client, connect) -> None:
+    for path in ("/", "/api/hello"):  # Claude Code asks before it has a key
+        assert (await connect("").head(path)).status_code == 200
     assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["policy"]
     assert (await client.get("/v1/models/policy")).json()["id"] == "policy"
     body = {"model": "m", "messages": TALK}
