@@ -29,7 +29,12 @@ def make_app(gate: Gate, model: str) -> Starlette:
     began = int(time.time())
 
     async def models(request: Request) -> Response:
-        listed = {"object": "list", "data": [_model(model, began)], "has_more": False, "models": [google_model(model)]}
+        listed: Json = {
+            "object": "list",
+            "data": [_model(model, began)],
+            "has_more": False,
+            "models": [google_model(model)],
+        }
         return await _respond(gate, request, listed)
 
     async def one_model(request: Request) -> Response:
