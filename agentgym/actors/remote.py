@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 
@@ -82,7 +83,9 @@ class RemoteService(Service[A]):
         """From now on these are up. Calls at the others fail there and are made again."""
         if routes.failure and not self.failed:
             self._fail(InfraError(routes.failure))
-        for replica, route in zip(self.replicas, routes.replicas, strict=True):
+        pairs = list(zip(self.replicas, routes.replicas, strict=True))
+        random.Random().shuffle(pairs)  # equals take turns in this order: else all processes would begin with the same
+        for replica, route in pairs:
             known: ProcessGroup[A] | None = getattr(replica, "group", None)
             if route is not None and known is not None and route.group == known.name:
                 continue

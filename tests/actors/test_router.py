@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from counting import Counting
 
+from agentgym.actors.caller import Caller
+from agentgym.actors.remote import RemoteService, Route, Routes
 from agentgym.actors.router import Router
+from agentgym.actors.settings import ServiceSettings
 from agentgym.errors import InfraError
 
 
@@ -99,3 +103,13 @@ async def test_who_is_handed_a_replica_that_dies_at_once_waits_for_another() -> 
     b.up = True
     router.changed(b)
     assert await waiting is b and (a.load, b.load) == (1, 1)
+
+
+async def test_processes_that_route_for_themselves_begin_with_different_replicas() -> None:
+    routes = Routes(tuple(Route(f"s{number}", object()) for number in range(20)))
+    begun = []
+    for _ in range(2):
+        service = RemoteService("s", Counting, Caller(), max_replicas=20, settings=ServiceSettings())
+        service.follow(routes)
+        begun.append([(await service._router.take()).group.name for _ in range(20)])
+    assert begun[0] != begun[1] and sorted(begun[0]) == sorted(begun[1])
