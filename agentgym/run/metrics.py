@@ -183,7 +183,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if reasons:
         metrics["rollout/branches"] = reasons.total()
     metrics |= {f"rollout/branches_{why.replace(' ', '_')}": count for why, count in sorted(reasons.items())}
-    metrics |= {f"{DROPPED}{name}": count for name, count in sorted(dropped_fields(counted).items())}
+    metrics |= {f"{DROPPED}{k.replace(' ', '_')}": count for k, count in sorted(dropped_fields(counted).items())}
     for name in sorted({name for e in counted for name in e.rewards}):
         scores = [e.rewards[name] for e in counted if name in e.rewards]
         values = [score for score in scores if score is not None]

@@ -80,6 +80,6 @@ def test_what_was_dropped_of_agents_requests_is_counted_by_name() -> None:
     task = Task(task_id="t", prompt=())
     played = [Episode(episode_id="e", task=task, seed=0, outcome=Outcome.SCORED, info={"agent": one}) for one in notes]
     found = {name: value for name, value in rollout_metrics(played).items() if name.startswith("rollout/dropped")}
-    assert found == {"rollout/dropped_tool web_search": 3, "rollout/dropped_text.format": 3}
+    assert found == {"rollout/dropped_tool_web_search": 3, "rollout/dropped_text.format": 3}
     assert dropped_line(dropped_fields(played)).endswith(": 3 x text.format, 3 x tool web_search")
     assert dropped_line(dropped_fields(played[2:])) == ""
