@@ -18,11 +18,16 @@ from agentgym.types import Episode, Task
 
 
 async def play(
-    environment: Environment[Any], *says: str, count: int = 1, task: Task | None = None, **limits: Any
+    environment: Environment[Any],
+    *says: str,
+    count: int = 1,
+    task: Task | None = None,
+    group: bool = False,
+    **limits: Any,
 ) -> list[Episode]:
     """Episodes of a task, together; the policy says the words one after another, the last for ever.
 
-    task: None is the first test task.
+    task: None is the first test task. group: they are scored as one, too.
     """
     generator = ScriptedGenerator(says, CharacterTokenizer())
     task = task or next(iter(environment.tasks("test")))
@@ -39,4 +44,7 @@ async def play(
             name="verifiers",
             endpoint=endpoint,
         )
-        return await asyncio.gather(*(player.play(task, episode_id=f"e{n}", seed=n) for n in range(count)))
+        episodes = await asyncio.gather(*(player.play(task, episode_id=f"e{n}", seed=n) for n in range(count)))
+        if group:
+            await player.scorer.score_group(episodes)
+        return episodes

@@ -149,11 +149,12 @@ class ScriptedGenerator:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """The next reply as one completion; every token has the log-probability -0.5."""
+        number = len(self.requests)  # now: others ask while this one waits
         self.requests.append(request)
         self.asked.set()
         late = self.delay_s > request.time_s
         await asyncio.sleep(min(self.delay_s, request.time_s))
-        ids = self._next(request)
+        ids = self._next(request, number)
         cut = ids[: len(ids) // 2 if late else request.sampling.max_tokens]
         return Completion(
             completion_ids=cut,
@@ -166,11 +167,11 @@ class ScriptedGenerator:
     async def update_weights(self, version: int) -> None:
         self.version = version
 
-    def _next(self, request: GenerateRequest) -> tuple[int, ...]:
+    def _next(self, request: GenerateRequest, number: int) -> tuple[int, ...]:
         if callable(self.replies):
             said: Said | TokenIds | Exception = self.replies(self.tokenizer.decode(request.prompt_ids))
         else:
-            said = self.replies[(len(self.requests) - 1) % len(self.replies)]
+            said = self.replies[number % len(self.replies)]
         if isinstance(said, Exception):
             raise said
         if isinstance(said, tuple):

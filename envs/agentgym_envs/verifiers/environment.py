@@ -48,6 +48,9 @@ class Verifiers(ProgramEnvironment[None]):
         ] = None,
         low: Annotated[float, "the package's least reward, which an invalid episode earns"] = 0.0,
         high: Annotated[float, "the package's greatest reward"] = 1.0,
+        group_rewards: Annotated[
+            bool, "play a package whose rewards compare the rollouts of a group; in evaluations each is a group of one"
+        ] = False,
         test_tasks: Annotated[int, "held-out tasks at most"] = 512,
         start_s: Annotated[float, "seconds for loading the package, its downloads included"] = 600.0,
         unsafe: Annotated[bool, "allow a harness that runs the policy's commands on this machine"] = False,
@@ -65,7 +68,14 @@ class Verifiers(ProgramEnvironment[None]):
         self._environment, self._success_at = environment, success_at
         self._test_tasks, self._start_s = test_tasks, start_s
         self._arguments = {"train": dict(arguments), "test": None if test_arguments is None else dict(test_arguments)}
-        self._unsafe = unsafe
+        self._unsafe, self._compares = unsafe, group_rewards
+        if group_rewards:
+
+            @reward(scope="group", low=low - high, high=high - low, timeout_s=start_s)
+            async def compared(episodes: Sequence[Episode]) -> list[float]:
+                return await self._compare(episodes)
+
+            self.compared = compared
         self._process = PackageProcess.shared("verifiers", environment, PROGRAM, python, variables)
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
@@ -101,6 +111,8 @@ class Verifiers(ProgramEnvironment[None]):
             raise InfraError(f"{self._environment} reports an error of its rollout: {played['error']}")
         given = checked_reward(played["reward"], self._environment, self._low, self._high)
         context.info.update(reward=given, metrics=finite_of(played["metrics"]), ended=played["ended"])
+        if self._compares:
+            context.info["rollout"] = played["rollout"]
         if self._success_at is not None:
             context.info["success"] = given >= self._success_at
 
@@ -108,6 +120,18 @@ class Verifiers(ProgramEnvironment[None]):
     def score(self, episode: Episode) -> float:
         """The package's own reward; 0 where a limit ended the episode before there was one."""
         return float(str(episode.info["reward"]))
+
+    async def _compare(self, episodes: Sequence[Episode]) -> list[float]:
+        """What the package's reward of each changes by the others of its group."""
+        slot = self._slot(str(_row_of(episodes[0].task)["slot"]))
+        rollouts = [episode.info["rollout"] for episode in episodes]
+        changes = []
+        for episode, (given, metrics) in zip(
+            episodes, await self._process.ask("compare", slot=slot, rollouts=rollouts), strict=True
+        ):
+            episode.info["metrics"] = finite_of(metrics)
+            changes.append(checked_reward(given, self._environment, self._low, self._high) - self.score(episode))
+        return changes
 
     def close(self) -> None:
         """End the package's process, which equal environments share; it is started again when it is needed."""
@@ -123,13 +147,13 @@ class Verifiers(ProgramEnvironment[None]):
         with self._process.opening:
             if said := self._opened(slot):
                 return said
-            arguments = {"name": self._environment, "arguments": self._arguments[slot], "unsafe": self._unsafe}
+            package = {"name": self._environment, "arguments": self._arguments[slot], "unsafe": self._unsafe}
             try:
-                said = self._ask("open", slot=self._slot(slot), **arguments)
+                found: dict[str, Any] = self._ask("open", slot=self._slot(slot), **package, compares=self._compares)
             except InfraError as error:
                 raise UserError(f"verifiers: {error}") from error
-            self._process.opened[self._slot(slot)] = self._process.starts, said
-            return said
+            self._process.opened[self._slot(slot)] = self._process.starts, found
+            return found
 
     def _opened(self, slot: str) -> dict[str, Any]:
         """Nothing where it is not, or no longer."""
@@ -138,7 +162,7 @@ class Verifiers(ProgramEnvironment[None]):
 
     def _slot(self, slot: str) -> str:
         """Its name in the process: by what it is opened with."""
-        return json.dumps([self._arguments[slot], self._unsafe], sort_keys=True)
+        return json.dumps([self._arguments[slot], self._unsafe, self._compares], sort_keys=True)
 
     def _rows(self, slot: str, held_out: bool, numbers: Iterator[int]) -> Rows:
         while some := [*itertools.islice(numbers, ROWS_AT_ONCE)]:

@@ -18,16 +18,28 @@ from typing import Any
 from agentgym_envs.packages.serving import Mistake, digest_of, version_of
 
 KEY = "AGENTGYM_KEY_"
-SEVERAL = "several agents of it are played by the policy: {}. Pin all but one to a model of their own in `arguments`"
+KEPT = 4096  # rollouts
+NUMBERS = itertools.count()
+SEVERAL = (
+    "several agents of it are played by the policy: {}. Each has a reward of its own, and an episode has one here. Pin "
+    "all but one to a model of their own in `arguments`"
+)
 
 
 class Classic:
     """What `load_environment` returns: verifiers before 0.4."""
 
-    def __init__(self, library: Any, name: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, library: Any, name: str, arguments: Mapping[str, Any], compares: bool) -> None:
         self._environment = library.load_environment(name, **arguments)
         if not hasattr(self._environment, "run_rollout"):
             raise Mistake("verifiers before 0.1.10 can't be played; install a newer one")
+        self._compares = compares
+        self._rollouts: dict[int, Any] = {}  # that a group's rewards may still ask for
+        if not compares and (names := self._group_rewards()):
+            raise Mistake(
+                f"{name} compares the rollouts of a group, in {', '.join(names)}; allow it: "
+                "env.options.group_rewards=true"
+            )
         self._train, self._test = self._datasets()
         module = importlib.import_module(getattr(library, "Environment", Classic).__module__)
         self._client_of = getattr(module, "resolve_client", None)
@@ -52,7 +64,12 @@ class Classic:
             if self._client_of is not None:
                 config = self._client_of(config)
                 stack.push_async_callback(config.close)  # the library leaves its connections open
-            played = await self._environment.run_rollout(row, config, model, {})
+            if self._compares:
+                played = await self._environment.rollout(row, config, model, {})
+                await self._environment.rubric.score_group([played])
+                await self._environment.rubric.cleanup(played)
+            else:
+                played = await self._environment.run_rollout(row, config, model, {})
         error = played.get("error")
         return {
             "reward": None if error else played.get("reward"),
@@ -61,7 +78,28 @@ class Classic:
             "error": str(error.get("error_chain_repr") or error)
             if isinstance(error, Mapping)
             else error and str(error),
+            "rollout": self._keep(played) if self._compares and not error else None,
         }
+
+    async def compare(self, numbers: Sequence[int]) -> list[tuple[float, Mapping[str, float]]]:
+        """Reward and metrics of the rollouts of a group, which are kept by these numbers."""
+        if not all(number in self._rollouts for number in numbers):
+            raise RuntimeError("rollouts of this group are gone: the process has ended since, or has played too many")
+        rollouts = [self._rollouts[number] for number in numbers]
+        await self._environment.rubric.score_group(rollouts)
+        return [(one["reward"], one["metrics"]) for one in rollouts]
+
+    def _keep(self, rollout: Any) -> int:
+        number = next(NUMBERS)
+        self._rollouts[number] = rollout
+        if len(self._rollouts) > KEPT:
+            del self._rollouts[min(self._rollouts)]
+        return number
+
+    def _group_rewards(self) -> list[str]:
+        rubric: Any = getattr(self._environment, "rubric", None)
+        functions = rubric._get_reward_funcs() if hasattr(rubric, "_get_reward_funcs") else ()
+        return [one.__name__ for one in functions if rubric._is_group_func(one)]
 
     def _datasets(self) -> tuple[Sequence[Any], Sequence[Any]]:
         found: list[Sequence[Any]] = []
@@ -165,7 +203,7 @@ def _scores(trace: Any) -> Iterator[tuple[str, float | None]]:
     yield from trace.metrics.items()
 
 
-def _load(name: str, arguments: Mapping[str, Any], unsafe: bool) -> Classic | Tasksets:
+def _load(name: str, arguments: Mapping[str, Any], unsafe: bool, compares: bool) -> Classic | Tasksets:
     try:
         library = importlib.import_module("verifiers")
     except ModuleNotFoundError as error:
@@ -187,7 +225,9 @@ def _load(name: str, arguments: Mapping[str, Any], unsafe: bool) -> Classic | Ta
                 f"{name!r} is of the older interface, load_environment, which {version_of('verifiers')} no longer "
                 f"has: install verifiers<0.4 in {sys.executable}"
             )
-        return Classic(library, name, arguments)
+        return Classic(library, name, arguments, compares)
+    if compares:
+        raise Mistake(f"{name!r} is of the new interface, which compares no rollouts: env.options.group_rewards=false")
     return Tasksets(name, arguments, unsafe)
 
 
@@ -198,15 +238,17 @@ def _is_shipped(module: str) -> bool:
 
 
 class Operations:
-    together = ("play",)
+    together = ("play", "compare")
 
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._loaded: dict[str, Classic | Tasksets] = {}
         self._stack = stack
 
-    async def open(self, slot: str, name: str, arguments: dict[str, Any], unsafe: bool) -> dict[str, Any]:
+    async def open(
+        self, slot: str, name: str, arguments: dict[str, Any], unsafe: bool, compares: bool
+    ) -> dict[str, Any]:
         random.seed(0)  # some draw their rows without a seed of their own
-        loaded = self._loaded[slot] = _load(name, arguments, unsafe)
+        loaded = self._loaded[slot] = _load(name, arguments, unsafe, compares)
         if isinstance(loaded, Tasksets):
             await self._stack.enter_async_context(loaded.environment.serving())
         versions = [version_of(name.rsplit("/", 1)[-1].split("@", 1)[0]), version_of("verifiers")]
@@ -229,6 +271,12 @@ class Operations:
             )
         with _variable(key) as variable:
             return await loaded.play(held_out, number, url, variable, model)
+
+    async def compare(self, slot: str, rollouts: list[int]) -> list[Any]:
+        loaded = self._loaded.get(slot)
+        if not isinstance(loaded, Classic):
+            raise RuntimeError("the process has ended, and the rollouts of this group with it")
+        return await loaded.compare(rollouts)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Prints the rewards that verifiers itself gives when a server says certain words: PACKAGE ROW WORD [WORD...].
 
-Each word is the answer to every request of one rollout of the row. Nothing of agentgym is imported.
+Each word is the answer to every request of one rollout of the row. For `group_words` the rollouts are one group, and a
+list of pairs of word and reward is printed. Nothing of agentgym is imported.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ SAID = []
 class Answers(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        message = {"role": "assistant", "content": SAID[0]}
+        message = {"role": "assistant", "content": SAID.pop() if len(SAID) > 1 else SAID[0]}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         answer = {"id": "1", "created": 1, "model": "m", "usage": usage}
         choice = {"index": 0, "finish_reason": "stop", "delta" if asked.get("stream") else "message": message}
@@ -48,6 +49,18 @@ async def classic(package, row, words, url):
         yield (await environment.generate(given, config, "m"))["outputs"][0]["reward"]
 
 
+async def group(package, row, words, url):
+    import verifiers as vf
+    from verifiers.types import ClientConfig
+
+    environment = vf.load_environment(package)
+    SAID[:] = words
+    config = ClientConfig(api_base_url=url, api_key_var="HOME")
+    given = [dict(environment.get_dataset()[row])] * len(words)
+    for one in (await environment.generate(given, config, "m"))["outputs"]:
+        yield one["completion"][-1]["content"], one["reward"]
+
+
 async def new(package, row, words, url):
     from verifiers.v1.clients import EvalClientConfig, ModelContext
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
@@ -65,7 +78,7 @@ async def new(package, row, words, url):
 async def main(package, row, *words):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    play = classic if package == "hash_words" else new
+    play = {"hash_words": classic, "group_words": group}.get(package, new)
     url = f"http://127.0.0.1:{server.server_port}/v1"
     print(json.dumps([reward async for reward in play(package, int(row), words, url)]))
 
