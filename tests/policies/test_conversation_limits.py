@@ -156,6 +156,21 @@ async def test_an_agent_that_never_stops_compacting_has_failed(tokenizer, speaki
     assert "3 calls in a row called no tool" in episode.info["agent"]["failure"]["message"]
 
 
+async def test_side_calls_are_kept_and_not_trained_unless_all_are_such(tokenizer, speaking):
+    def masked(handler):
+        handler.conclude()
+        return [turn.masked for turn in handler.episode.turns], handler.episode.info.get("agent")
+
+    handler = handler_of(speaking("Title", "one", "two"), tokenizer, is_side_call=lambda messages, tools: not tools)
+    await ask(handler, user("Name it."))
+    first = await ask(handler, user("a"), tools=(TOOL,))
+    await ask(handler, user("a"), said(first), user("b"), tools=(TOOL,))
+    assert masked(handler) == ([True, False, False], {"side_turns": [1]}) and len(handler.episode.branches) == 2
+    handler = handler_of(speaking("one"), tokenizer, is_side_call=lambda messages, tools: not tools)
+    await ask(handler, user("a"))
+    assert masked(handler) == ([False], None)
+
+
 async def test_time_is_limited(tokenizer, speaking):
     now_s = asyncio.get_running_loop().time()
     handler = handler_of(speaking("one"), tokenizer, until_s=now_s - 1)
