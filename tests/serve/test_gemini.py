@@ -122,3 +122,20 @@ def test_gemini_reads_back_what_it_wrote_and_shows_thoughts_only_where_they_are_
     assert said_again["content"] == "I add."
     assert [ToolCall(call["function"]["name"], call["function"]["arguments"], call["id"])
             for call in said_again["tool_calls"]] == list(CALLS)  # fmt: skip
+
+
+def test_a_result_without_an_id_answers_the_open_call_of_its_name() -> None:
+    calls = [{"functionCall": {"name": name, "args": {}}} for name in ("add", "sub", "add")]
+    results = [{"functionResponse": {"name": name, "response": {"result": 1}}} for name in ("sub", "add", "add")]
+    contents = [GEMINI_BODY["contents"][0], {"role": "model", "parts": calls}, {"role": "user", "parts": results}]
+    _, said_before, *heard = GEMINI.read({"contents": contents}).request.messages
+    first, second, third = [call["id"] for call in said_before["tool_calls"]]
+    assert [result["tool_call_id"] for result in heard] == [second, first, third]
+
+
+def test_a_body_that_is_nested_too_deep_is_refused() -> None:
+    deep: list = []
+    for _ in range(2000):
+        deep = [deep]
+    with pytest.raises(CallRefused, match="nested too deep"):
+        GEMINI.read({"contents": deep})
