@@ -30,8 +30,9 @@ def read_request(dialect: Dialect, body: Mapping[str, Json], drops: Collection[s
 
 
 def _without(body: Mapping[str, Json], path: list[str]) -> dict[str, Json]:
-    """A copy of the object that lacks the field at this path."""
+    """A copy of the object that lacks the field at this path; Google's may be given with underscores."""
     name, *rest = path
+    name = next((key for key in body if key.replace("_", "").lower() == name.lower()), name)
     inner = body.get(name)
     if rest and isinstance(inner, Mapping):
         return {**body, name: _without(inner, rest)}

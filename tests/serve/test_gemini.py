@@ -10,6 +10,7 @@ from handlers import CALLS, said
 from agentgym.policies.conversation import CallRefused
 from agentgym.serve.calls import failure_of
 from agentgym.serve.dialect import Made
+from agentgym.serve.dropping import read_request
 from agentgym.serve.gemini import Gemini
 from agentgym.tools import ToolCall
 
@@ -139,3 +140,10 @@ def test_a_body_that_is_nested_too_deep_is_refused() -> None:
         deep = [deep]
     with pytest.raises(CallRefused, match="nested too deep"):
         GEMINI.read({"contents": deep})
+
+
+def test_a_field_that_may_be_dropped_is_found_in_both_spellings() -> None:
+    for name, field in (("generationConfig", "responseSchema"), ("generation_config", "response_schema")):
+        body = {**GEMINI_BODY, name: {field: {}, "seed": 1}}
+        request = read_request(GEMINI, body, ["generationConfig.responseSchema"]).request
+        assert (request.dropped, request.sampling) == (("generationConfig.responseSchema",), {"seed": 1})
