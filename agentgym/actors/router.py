@@ -58,13 +58,17 @@ class Router(Generic[P]):
         """List the replica as it is now: call this after it came up, went down, or was told to leave or stay."""
         self._list(replica)
         while self._line and replica.has_room:
-            self._line.popitem(last=False)[0].set_result(self._occupied(replica))
+            turn, _ = self._line.popitem(last=False)
+            if not turn.done():  # cancelled: its task has not run since
+                turn.set_result(self._occupied(replica))
 
     def fail(self, error: BaseException) -> None:
         """Raise the error for all requests that wait, and for later ones."""
         self._failure = error
         while self._line:
-            self._line.popitem(last=False)[0].set_exception(error)
+            turn, _ = self._line.popitem(last=False)
+            if not turn.done():
+                turn.set_exception(error)
 
     def _occupied(self, replica: P) -> P:
         replica.load += 1

@@ -83,8 +83,7 @@ async def test_the_slot_of_one_that_stopped_waiting_goes_to_the_next() -> None:
     a = One("a", load=2)
     router = of(a)
     left, handed, last = await line(router, 3)
-    left.cancel()
-    await asyncio.wait({left})
+    left.cancel()  # it has not run since, and is in the line
     router.give_back(a)
     handed.cancel()  # it has its slot, and has not run since
     await asyncio.wait({handed})
