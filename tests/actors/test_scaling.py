@@ -66,6 +66,8 @@ def test_a_replica_that_could_not_be_kept_holds_growth_for_longer_each_time() ->
 class FakeGroup:
     """A process group without processes. Its calls wait until `answers` is set; broken: it can't start."""
 
+    num_answers = 0
+
     def __init__(self, name: str, answers: asyncio.Event, *, broken: bool) -> None:
         self.name, self.pids, self.broken = name, [0], broken
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
