@@ -288,6 +288,7 @@ def _rl_plan(recipe: Recipe, of_trainer: str) -> list[str]:
         of_trainer,
         f"generator    {_replicas(generator)} replica(s) on {_devices(recipe, 'generator')}, "
         f"engine {name_of('generator_engines', generator.engine)}",
+        *([f"rollouts     {workers} worker process(es)"] if (workers := recipe.rollout.workers) else []),
         f"weights      through {name_of('weight_stores', recipe.weights.store)}",
         f"processes    by the launcher {name_of('launchers', recipe.launcher)}{_hosts(recipe.hosts)}",
         f"algorithm    loss {name_of('losses', recipe.loss)}, "
@@ -321,7 +322,7 @@ def _sft_plan(recipe: Recipe, config: SftConfig, of_trainer: str) -> list[str]:
 
 
 def _hosts(hosts: HostsConfig) -> str:
-    chosen = (("trainer", hosts.trainer), ("generator", hosts.generator))
+    chosen = (("trainer", hosts.trainer), ("generator", hosts.generator), ("worker", hosts.worker))
     return "".join(f", {part} on {', '.join(names)}" for part, names in chosen if names)
 
 

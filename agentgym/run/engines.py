@@ -60,6 +60,7 @@ async def start_engines(
     stack.push_async_callback(store.close)
     reporter.phase(
         f"starting {recipe.generator.replicas} generator replicas and {recipe.trainer.procs} trainer process(es)"
+        + (f", and {recipe.rollout.workers} rollout worker(s)" if recipe.rollout.workers else "")
     )
     with gym.activity.doing("start"):
         return await _start(settled, folder, gym, start, stack, runtime, store)
