@@ -12,12 +12,13 @@ import ctypes
 import itertools
 import math
 import os
+import re
 import signal
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from traceback import walk_stack, walk_tb
@@ -31,6 +32,7 @@ EVERY_S = 1.0
 REPORT_S = 10.0  # then three times as long, and so on
 PACKAGE = f"{Path(__file__).parent}{os.sep}"
 STDLIB = sysconfig.get_path("stdlib") + os.sep
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.M)
 INSTALLED = ("site-packages", "dist-packages")  # in the standard library's folder where Python is the system's
 
 
@@ -267,8 +269,18 @@ def line_in(frame: FrameType | None, *, installed: bool = True) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The line of plugin code that raised it, or called what raised it, as `my_env.py:77 in reply`; "" for none."""
+    """The line of plugin code that raised it, or called what raised it, as `my_env.py:77 in reply`; "" for none.
+
+    Of what came from another process it is the line there, if its cause has that traceback as a text.
+    """
     trace = [(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walk_tb(error.__traceback__)]
+    program = getattr(sys.modules["__main__"], "__file__", None) or "the program"  # its functions travel by value
+    found = _FRAME.findall(str(error.__cause__ or ""))
+    there = [(program if file.startswith("<") else file, int(line), name) for file, line, name in found]
+    return _innermost(there) or _innermost(trace)
+
+
+def _innermost(trace: Sequence[tuple[str, int, str]]) -> str:
     return _line(itertools.dropwhile(lambda one: one[0].startswith(PACKAGE) or _is_stdlib(one[0]), reversed(trace)))
 
 

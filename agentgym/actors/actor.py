@@ -62,6 +62,7 @@ class ActorLaunch(Generic[A]):
         service = Service(
             self.name, launch, num_replicas=options.num_replicas, settings=settings, actor_class=self.actor_class
         )
+        self.runtime.services.append(service.close)
         await service.start()
         return service
 

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -141,6 +141,8 @@ class Runtime(Caller):
         self._hosts_config = hosts_config or HostsConfig()
         self._patience_s = patience_s
         self._meshes: dict[int, ProcMesh] = {}  # by id()
+        self.services: list[Callable[[], Awaitable[None]]] = []
+        """Close those that a program started, and may have left open."""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -165,6 +167,7 @@ class Runtime(Caller):
         if not _open_runtimes:
             gc.unfreeze()
         async with self._stack:
+            await asyncio.gather(*(close() for close in self.services))  # else they would start their replicas again
             await asyncio.gather(*(self.stop(mesh) for mesh in list(self._meshes.values())))
 
     def log_path(self, name: str, rank: int) -> Path | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentgym.commands.stopping import Stopped
 from agentgym.errors import InfraError, UserError
+from agentgym.held_loop import line_of
 
 FAILED, USER_MISTAKE = 1, 2
 PREEMPTED = 75  # "temporary failure; try again" (sysexits.h): saved, to be resumed
@@ -25,8 +26,11 @@ class Failure:
     is_interrupt: bool = False
 
 
-def explain(error: BaseException) -> Failure:
-    """How the error is reported; for a group, how its members are."""
+def explain(error: BaseException, *, program: bool = False) -> Failure:
+    """How the error is reported; for a group, how its members are.
+
+    program: of a user's own program, whose line is named also where it called what refused.
+    """
     leaves = list(dict.fromkeys(_leaves(error)))
     stop = next((leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)), None)
     if stop is not None:
@@ -35,7 +39,8 @@ def explain(error: BaseException) -> Failure:
         return Failure(message=f"interrupted by {reason}", exit_code=code, is_interrupt=True)
     known = [leaf for leaf in leaves if isinstance(leaf, (UserError, InfraError))]
     unknown = [leaf for leaf in leaves if leaf not in known]
-    messages = [str(leaf) for leaf in known] + [_unexpected(leaf) for leaf in unknown]
+    messages = [_with_line(leaf, str(leaf)) if program else str(leaf) for leaf in known]
+    messages += [_with_line(leaf, _unexpected(leaf)) for leaf in unknown]
     only_user = bool(known) and not unknown and all(isinstance(leaf, UserError) for leaf in known)
     return Failure(
         message="\n".join(dict.fromkeys(messages)), exit_code=USER_MISTAKE if only_user else FAILED, is_users=only_user
@@ -76,6 +81,12 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]
+
+
+def _with_line(error: BaseException, message: str) -> str:
+    """With the line outside this library that raised it, in whatever process, or called what did."""
+    line = line_of(error)
+    return message if not line or line in message else f"{message}, at {line}"
 
 
 def _unexpected(error: BaseException) -> str:

@@ -141,7 +141,7 @@ def run_loop(
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
     except BaseException as error:
-        failure = explain(error)
+        failure = explain(error, program=True)
         show(error, failure, shell.warn, debug="--debug" in given, folder=None)
         return failure.exit_code
     finally:

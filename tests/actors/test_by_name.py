@@ -43,7 +43,9 @@ async def test_a_service_is_called_by_the_names_of_its_endpoints_and_a_session_s
         await counter.shutdown()
 
 
-async def test_an_actor_is_called_by_the_names_of_its_endpoints(tmp_path: Path) -> None:
+async def test_an_actor_is_called_by_the_names_of_its_endpoints(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Runtime(log_dir=tmp_path):
         judge = await Judge.options(procs=2, mesh_name="judges").as_actor(reward_functions=[brevity])
         asked = {"prompt": "", "response": "36", "target": "36"}
@@ -52,3 +54,6 @@ async def test_an_actor_is_called_by_the_names_of_its_endpoints(tmp_path: Path) 
         alone = await Judge.as_actor(reward_functions=[brevity])
         assert await alone.evaluate_response.call_one("", response="36", target="36") == 0.5
         await Judge.shutdown(alone)
+        left_open = await ForgeCounter.as_service(initial_value=1)
+        assert await left_open.get_value.route() == 1
+    assert not caplog.messages, "the runtime closes it: nothing starts again"

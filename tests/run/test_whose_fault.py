@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from agentgym.actors.replies import Answer
 from agentgym.cli.failures import FAILED, explain
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.main import main
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
+from agentgym.import_path import import_object
 from agentgym.plugin_errors import PluginError
 from agentgym.policies.scripted import play_script
 from agentgym.rl.advantages import StepBatch, assign_advantages
@@ -228,3 +231,20 @@ def test_groups_that_end_together_report_one_error() -> None:
             monitor.add(broken)
         errors.append(raised.value)
     assert len(set(map(id, errors))) == 1
+
+
+async def test_an_error_of_a_users_program_names_its_line_in_whatever_process_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "own_loop.py"
+    file.write_text(
+        "async def judge(): raise TypeError('mine')\n\ndef refused(): import_object('no.such.module:thing')\n"
+    )
+    names: dict[str, Any] = {"import_object": import_object}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    answer = await Answer.of(0, "Actor.judge", names["judge"], pickle.dumps(()))
+    with pytest.raises(TypeError) as raised:
+        answer.value()
+    assert explain(raised.value).message == f"TypeError: mine, at {file}:1 in judge"
+    with pytest.raises(UserError) as given:
+        names["refused"]()
+    assert explain(given.value, program=True).message.endswith(f", at {file}:3 in refused")
+    assert str(file) not in explain(given.value).message, "of a command the message is enough"
