@@ -5,6 +5,7 @@ They are played by a small library of the same interface; `tests/envs/test_skyrl
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -85,16 +86,21 @@ async def test_what_an_environment_does_wrong_is_its_own_fault_and_the_next_epis
     assert (await play(environment, task, ["a", "b"])).reward == luck(task, "a", "b")
 
 
-async def test_a_step_that_hangs_holds_no_other_episode_up_and_a_stopped_process_not_the_event_loop(made):
-    environment = made()
+async def test_a_step_that_hangs_holds_no_other_episode_up_and_a_stopped_process_not_the_event_loop(made, tmp_path):
+    environment, hanging = made(), tmp_path / "hanging"
     task = next(environment.tasks("train"))
     process, before = environment._process, environment._process.starts
     await process.ask("start", play="p", row=task.answer, **environment._settings)
-    request, _ = process.request("step", play="p", said="hang")
+    request, _ = process.request("step", play="p", said=f"hang at {hanging}")
+    while not hanging.exists():
+        await asyncio.sleep(0.01)
     process.cancel(request)
     await process.ask("finish", play="p")
     assert (await play(environment, task, ["a", "b"])).reward == luck(task, "a", "b")
     assert process.starts == before
+    hanging.unlink()  # it comes back, and is closed then
+    while not hanging.with_suffix(".closed").exists():
+        await asyncio.sleep(0.01)
     os.kill(process._process.pid, signal.SIGSTOP)
     _, answer = process.request("step", play="none", said="x" * 1_000_000)  # more than a pipe holds
     os.kill(process._process.pid, signal.SIGCONT)

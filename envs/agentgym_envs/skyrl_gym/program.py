@@ -29,11 +29,11 @@ Value = TypeVar("Value")
 
 
 class Play:
-    """An episode's environment. busy: one of its methods runs."""
+    """An episode's environment. busy: one of its methods runs. over: to be closed once it does not."""
 
     def __init__(self) -> None:
         self.environment: Any = None
-        self.busy, self.given_up = False, False
+        self.busy, self.over = False, False
 
 
 class Operations:
@@ -43,6 +43,8 @@ class Operations:
         self._plays: dict[str, Play] = {}
         self._threads = ThreadPoolExecutor(THREADS)
         self._making = threading.Lock()  # registering and importing are not for several threads
+        self._ending = threading.Lock()
+        self._num_hung = 0
 
     async def check(self, name: str, row: Mapping[str, Any], config: Mapping[str, Any], unsafe: bool) -> None:
         """Make the environment of a row once."""
@@ -89,23 +91,31 @@ class Operations:
 
     async def finish(self, play: str) -> None:
         this = self._plays.pop(play, None)
-        if this is not None and this.busy:
-            this.given_up = True
-            self._plays[f"{play} given up"] = this
-            if sum(one.given_up for one in self._plays.values()) > MAX_HUNG:
-                print(f"{MAX_HUNG} steps of episodes that were given up are still running", file=sys.stderr)
-                os._exit(1)
-        elif this is not None and this.environment is not None:
+        if this is None:
+            return
+        with self._ending:
+            this.over = True
+            self._num_hung += this.busy
+        if self._num_hung > MAX_HUNG:
+            print(f"steps of {self._num_hung} episodes that were given up are still running", file=sys.stderr)
+            os._exit(1)
+        if not this.busy and this.environment is not None:
             await self._in_thread(this, this.environment.close)
 
     async def _in_thread(self, play: Play, function: Callable[[], Value]) -> Value:
+        was_over, play.busy = play.over, True
+
         def run() -> Value:
             try:
                 return function()
             finally:
-                play.busy = play.given_up = False
+                with self._ending:
+                    play.busy = False
+                    given_up = play.over and not was_over
+                    self._num_hung -= given_up
+                if given_up and play.environment is not None:
+                    play.environment.close()
 
-        play.busy = True
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
 

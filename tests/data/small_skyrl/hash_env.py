@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from pathlib import Path
 
 import skyrl_gym
 
@@ -16,6 +17,7 @@ class HashEnv(getattr(skyrl_gym, "Env", object)):
         assert "reward_spec" in extras, "reward_spec field is required"
         self.truth, self.turns, self.max_turns = extras["reward_spec"]["ground_truth"], 0, extras["max_turns"]
         self.tool_groups = [PythonCodeExecutorToolGroup()] if env_config.get("runs") else []
+        self.closing = None
         self.wanted = env_config.get("turns", 2)
 
     def init(self, prompt):
@@ -25,8 +27,12 @@ class HashEnv(getattr(skyrl_gym, "Env", object)):
         self.turns += 1
         if said == "die":
             os._exit(3)
-        if said == "hang":
-            time.sleep(1000)
+        if said.startswith("hang at "):
+            mark = Path(said.removeprefix("hang at "))
+            mark.touch()
+            while mark.exists():
+                time.sleep(0.01)
+            self.closing = mark
         if said == "raise":
             raise ZeroDivisionError("by the environment")
         reward = hashlib.sha256((self.truth + said).encode()).digest()[0] / 510
@@ -44,4 +50,5 @@ class HashEnv(getattr(skyrl_gym, "Env", object)):
         return {"turns": self.turns, "name": "hash"}
 
     def close(self):
-        pass
+        if self.closing:
+            self.closing.with_suffix(".closed").touch()
