@@ -158,6 +158,8 @@ async def test_an_image_that_is_missing_or_can_hold_no_session_is_named(docker: 
     with pytest.raises(SandboxUnavailable, match=f"image {of_ghost} .* /etc/passwd has no 'ghost'"):
         async with docker.session_for(SandboxSpec(session=True, image=of_ghost, profile="task")):
             pass
+    with pytest.raises(SandboxUnavailable, match="has no image no-such:1"):  # as a run begins
+        await DockerBackend(replace(docker.config, session_image="no-such:1")).probe()
     small, large = SandboxSpec(session=True, memory_mib=64), SandboxSpec(session=True, memory_mib=4096, profile="task")
     assert docker.supports(replace(small, image="any")) and docker.supports(large)
     assert not docker.supports(SandboxSpec(image="any", memory_mib=64)) and not docker.supports(

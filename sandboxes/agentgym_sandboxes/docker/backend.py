@@ -56,7 +56,7 @@ class DockerBackend(AgentBackend):
     async def probe(self) -> Capabilities:
         """What it enforces here.
 
-        Raises SandboxUnavailable when no engine answers, the image is missing, or limits can't be enforced.
+        Raises SandboxUnavailable when no engine answers, an image is missing, or limits can't be enforced.
         """
         image = self._new_choice()
         group = self._new_group(image)
@@ -65,6 +65,8 @@ class DockerBackend(AgentBackend):
             facts = [member.facts for member in group.members if member.facts is not None]
             places = [f"{m.facts.detail} at {m.url}" for m in group.members if m.facts is not None]
             image_id = next(member.image_id for member in group.members if member.image_id)
+            if self.config.session_image is not None:  # before a run begins, not at its first session
+                await group.machine(Request(self.config.session_image, "", 0, self.config.session_image))
         finally:
             await group.close()
         contents = f" with {', '.join(image.packages)}" if image.packages else ""
