@@ -81,9 +81,11 @@ async def test_files_are_read_and_written_and_only_regular_ones(session: Session
 
 
 async def test_a_command_ends_at_its_limits_with_all_that_it_started(session: Session) -> None:
+    await session.exec("sleep 4000 &")  # a server, say
     slow = await session.exec("sleep 1000 & setsid sleep 2000 & sleep 3000", limits=Limits(wall_s=0.3))
     assert slow.status is RunStatus.TIMEOUT
-    assert "sleep" not in (await session.exec("ps")).stdout
+    left = [line.split()[-1] for line in (await session.exec("ps")).stdout.splitlines() if "sleep" in line]
+    assert left == ["4000"]
     flood = await session.exec("yes", limits=Limits(output_bytes=1000))
     assert flood.status is RunStatus.OUTPUT_LIMIT and len(flood.stdout) == 1000
     full = await session.exec("echo cannot: No space left on device >&2; exit 1")

@@ -249,7 +249,7 @@ class Images:
     """Pools of sessions in images, of containers that only pretend; `factories` in the order of their pools."""
 
     def __init__(self) -> None:
-        self.config = DockerConfig(max_sessions=1, spare_sessions=1, lease_timeout_s=60.0)
+        self.config = DockerConfig(max_sessions=1, spare_sessions=1, lease_timeout_s=60.0, ping_every_s=1e6)
         self.factories: list[Factory] = []
 
     def make(self, request: Request | None, others: Others) -> SessionPool:

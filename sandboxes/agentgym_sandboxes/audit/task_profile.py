@@ -84,12 +84,13 @@ _OWN = (
             attempt(name, lambda: os.open("/" + name, os.O_RDONLY))
         attempt("/dev/kmsg", lambda: os.open("/dev/kmsg", os.O_RDWR))
     """, category=Category.SURFACE),
-    Snippet("agent", "reads and debugs the agent, and has the kernel end it first when memory ends", refused(6), """
-        for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/maps"):
-            attempt(path, lambda: open(path, "rb").read(10))
+    Snippet("agent", "reads and debugs the agent, and has the kernel end it first when memory ends", refused(10), """
+        for pid in (1, os.getppid()):
+            for name in ("mem", "environ", "maps"):
+                attempt(name, lambda: open("/proc/%d/%s" % (pid, name), "rb").read(10))
+            call("PTRACE_ATTACH", (101, 117), 16, pid, 0, 0)
         for path in ("/proc/1/oom_score_adj", "/.agentgym/ld.so"):
             attempt(path, lambda: os.close(os.open(path, os.O_WRONLY)))
-        call("PTRACE_ATTACH", (101, 117), 16, 1, 0, 0)
     """, category=Category.OUTLIVING),
     Snippet("all_processes", "kills every process that it can, again and again", lambda result: Judgement(
         Outcome.CONTAINED, f"exit {result.exit_code}, and the agent lives"), """
