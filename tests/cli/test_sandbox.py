@@ -149,6 +149,7 @@ def test_a_file_that_leaves_the_folder_is_not_written(cli, program: str, tmp_pat
             ["build", "--sandbox", "image", "--packages", "a", "--sandbox.options.packages", "[b]"],
             "are one setting; give one of the two",
         ),
+        (["clean", "--sandbox", "image", "--volumes"], "sandbox 'image' has no volumes; leave --volumes out"),
         (["clean", "x"], "unknown argument 'x'"),
         (["bench", "--sandbox", "steady", "--at-once", "0"], "--at-once must be at least 1"),
         (["biuld"], "invalid choice"),

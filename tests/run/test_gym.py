@@ -12,9 +12,10 @@ from agentgym import hookimpl
 from agentgym.errors import UserError
 from agentgym.evals.audit.stage import Stage
 from agentgym.hooks import PluginRegistry
+from agentgym.recipe import SandboxConfig
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
-from agentgym.run.gym import Gym
+from agentgym.run.gym import Gym, with_volumes
 from agentgym.run.settle import settle_sampling
 from agentgym.testing import FakeSandbox
 from agentgym.testing.fakes import ABLE
@@ -97,3 +98,14 @@ async def test_graded_tasks_are_refused_before_anything_starts(lab, tmp_path, co
         else:
             settled = settle_sampling(recipe, tmp_path, print, registry)
             await Gym.open(settled, lab.reporter(), training=command == "train")
+
+
+def test_an_agents_volumes_go_to_the_sandbox_beside_the_users_and_none_without_them_is_taken() -> None:
+    registry = PluginRegistry.discover()
+    given = SandboxConfig(options={"volumes": {"/data": "mine"}, "cpus": 2.0})
+    found = with_volumes(given, {"/.agent": "program"}, registry)
+    assert found.options == {"volumes": {"/data": "mine", "/.agent": "program"}, "cpus": 2.0}
+    monty = SandboxConfig(name="monty")
+    assert with_volumes(monty, {}, registry) == monty
+    with pytest.raises(UserError, match=r"sandbox\.name is monty, and agent\.where is session, .* one of: docker$"):
+        with_volumes(monty, {"/.agent": "program"}, registry)
