@@ -73,7 +73,11 @@ class Operations:
             return list(prompt)
 
         versions = f"{version_of('skyrl-gym')}, Python {sys.version.split()[0]}"
-        return {"messages": await self._in_thread(this, begin), "versions": versions}
+        try:
+            return {"messages": await self._in_thread(this, begin), "versions": versions}
+        except BaseException:
+            await self.finish(play)
+            raise
 
     async def step(self, play: str, said: str) -> dict[str, Any]:
         this = self._plays.get(play)
@@ -94,12 +98,12 @@ class Operations:
         if this is None:
             return
         with self._ending:
-            this.over = True
-            self._num_hung += this.busy
+            this.over, is_busy = True, this.busy
+            self._num_hung += is_busy
         if self._num_hung > MAX_HUNG:
             print(f"steps of {self._num_hung} episodes that were given up are still running", file=sys.stderr)
             os._exit(1)
-        if not this.busy and this.environment is not None:
+        if not is_busy and this.environment is not None:
             await self._in_thread(this, this.environment.close)
 
     async def _in_thread(self, play: Play, function: Callable[[], Value]) -> Value:
