@@ -42,6 +42,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.rewards": "rewards",
     "agentgym.rl.advantages": "advantages",
     "agentgym.rl.losses": "losses",
+    "agentgym.rl.losses.ops": "losses over logits, in a custom training loop",
     "agentgym.rl.losses.policy": "losses with the settings that ours share",
     "agentgym.rollout.tasks": "task samplers",
     "agentgym.sandbox": "sandboxes",
