@@ -105,7 +105,7 @@ $(PYPI_AGENTS)/.installed: tests/pypi-agents.txt
 	@touch $@
 
 $(VERIFIERS)/.installed: tests/requirements-verifiers.txt
-	@echo "setup: installing verifiers into $(VERIFIERS), an environment of its own"
+	@echo "setup: installing verifiers and skyrl-gym into $(VERIFIERS), an environment of its own"
 	@$(PYTHON) -m venv $(VERIFIERS)
 	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-verifiers.txt
 	@# the older interface, whose last version needs another mcp than the new one, beside it
