@@ -197,6 +197,7 @@ SIDE_CALLS = {  # the agent, the room of a conversation, and whether each of its
     "aider": (Aider(program=program("aider"), context_tokens=1000), 1_000_000, [True, True, False, True]),
     "claude_code": (ClaudeCode(program=program("claude")), 30_000, [True, True, False, False, True]),
     "codex": (Codex(program=program("codex"), context_tokens=20_000), 1_000_000, [True, False, True, False, True]),
+    "openhands": (OpenHands(program=program("openhands"), context_tokens=9000), 1_000_000, [True, True, False, True]),
     "opencode": (TitledOpenCode(program=program("opencode")), 1_000_000, [False, True, True, True]),
     "all_are_trained": (
         Codex(program=program("codex"), context_tokens=20_000, side_calls="train"), 1_000_000, [True] * 5,
