@@ -42,6 +42,7 @@ class SkyRLGym(Environment[Play]):
 
     name: ClassVar[str] = "skyrl_gym"
     shorthand: ClassVar[str] = "environment"
+    max_turns: ClassVar[int] = 5
     requirements: ClassVar[str] = "pip install skyrl-gym, here or in env.options.python"
 
     def __init__(
