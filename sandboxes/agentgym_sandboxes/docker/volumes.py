@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from agentgym.errors import InfraError, UserError
 from agentgym.types import Json
@@ -88,8 +88,7 @@ async def fill(engine: Engine, folder: Path, digest: str, image: str, owner: str
     try:
         is_complete = functools.partial(_has, container=name, path=f"{INSIDE}/{COMPLETE}")
         if not await engine.call_long("look into a volume", is_complete, FILL_TIMEOUT_S):
-            with tempfile.TemporaryDirectory(prefix="agentgym-volume-", ignore_cleanup_errors=True) as place:
-                archive = Path(place) / "volume.tar"
+            with tempfile.TemporaryFile() as archive:  # which has no name, so a killed run leaves none
                 await asyncio.to_thread(pack, folder, archive)
                 put = functools.partial(_put, container=name, archive=archive)
                 await engine.call_long("fill a volume", put, FILL_TIMEOUT_S)
@@ -146,9 +145,9 @@ def hash_of(folder: Path) -> str:
     return found.hexdigest()
 
 
-def pack(folder: Path, archive: Path) -> None:
+def pack(folder: Path, archive: BinaryIO) -> None:
     """Write a folder's contents as a tar file; all of it is root's, for everyone to read."""
-    with tarfile.open(archive, "w") as packed:
+    with tarfile.open(fileobj=archive, mode="w") as packed:
         for path, entry in _entries(folder):
             info = packed.gettarinfo(entry, path)
             info.uid = info.gid = 0
@@ -162,6 +161,7 @@ def pack(folder: Path, archive: Path) -> None:
             else:
                 packed.addfile(info)
         packed.addfile(tarfile.TarInfo(COMPLETE), BytesIO())
+    archive.seek(0)
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -196,9 +196,8 @@ def _has(client: APIClient, container: str, path: str) -> bool:
     return True
 
 
-def _put(client: APIClient, container: str, archive: Path) -> None:
-    with archive.open("rb") as file:
-        client.put_archive(container, INSIDE, file)
+def _put(client: APIClient, container: str, archive: BinaryIO) -> None:
+    client.put_archive(container, INSIDE, archive)
 
 
 def _unused(client: APIClient) -> dict[str, str]:
