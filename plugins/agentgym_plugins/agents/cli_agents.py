@@ -30,7 +30,7 @@ from agentgym_plugins.agents.in_session import HOME, write_home
 
 log = logging.getLogger(__name__)
 
-VERSION_S = 60.0
+VERSION_S = 300.0  # of a first start, which compiles hundreds of Python modules
 _GEMINI_TOKENS = 1_048_576  # what Gemini CLI takes for the context of a model that it does not know
 
 
