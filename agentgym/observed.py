@@ -28,8 +28,9 @@ State: TypeAlias = tuple[str, str, int, float, float, float, float]
 
 @dataclass(slots=True)
 class Observed:
-    """What one process has recorded, until it is taken."""
+    """What one process has recorded, until it is taken. readers: runtimes of this process, whose run takes it here."""
 
+    readers: int = 0
     _states: dict[str, State] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -49,6 +50,10 @@ class Observed:
         with self._lock:
             states, self._states = self._states, {}
         return [*states.values()]
+
+    def to_send(self) -> list[State]:
+        """What an answer takes along."""
+        return [] if self.readers else self.take()
 
     def absorb(self, states: Iterable[State]) -> None:
         """Of another process. A name that has another reduction here is left out."""

@@ -53,7 +53,7 @@ class Answer:
     number: int
     body: bytes
     trace: str = ""
-    observed: list[State] = field(default_factory=OBSERVED.take)
+    observed: list[State] = field(default_factory=OBSERVED.to_send)
 
     @classmethod
     async def of(cls, number: int, name: str, method: Callable[..., Awaitable[object]], args: bytes) -> Answer:

@@ -22,6 +22,7 @@ from agentgym.actors.hosts import Host, Hosts, HostsConfig
 from agentgym.actors.launchers import CHILD_MODULE, Launcher, LocalLauncher
 from agentgym.actors.sockets import check_socket_folder
 from agentgym.errors import InfraError, UserError
+from agentgym.observed import OBSERVED
 from agentgym.plugin_errors import blamed
 
 log = logging.getLogger(__name__)
@@ -160,10 +161,12 @@ class Runtime(Caller):
         if not _open_runtimes:
             gc.freeze()  # else the collector stops the event loop for half a second: it walks through all of torch
         _open_runtimes.append(self)
+        OBSERVED.readers += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
         _open_runtimes.remove(self)
+        OBSERVED.readers -= 1
         if not _open_runtimes:
             gc.unfreeze()
         async with self._stack:

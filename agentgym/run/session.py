@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from agentgym.observed import OBSERVED
 from agentgym.run.background import Background
 from agentgym.run.engines import Engines, start_engines
 from agentgym.run.gym import Gym
@@ -38,6 +39,7 @@ async def open_session(
 
     Raises UserError before anything is started for what the user must fix; InfraError for what broke.
     """
+    OBSERVED.take()  # of an earlier run in this process
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=True)
         stack.push_async_callback(gym.close)

@@ -38,6 +38,7 @@ async def test_the_documents_program_trains_with_its_own_actors_tensors_and_loss
         "env.name=math", "loss.kl_coef=0.1", "rollout.max_turn_tokens=16", f"logging.runs_dir={tmp_path}"
     )
     pieces = Pieces(completions=4, loss=simple_grpo_loss)
+    agentgym.record_metric("of/an_earlier_run", 1.0)
     async with agentgym.services(recipe, name="forge", pieces=pieces) as services:
         dataloader, replay_buffer, compute_advantages, reward_actor = await asyncio.gather(
             DatasetActor.options(**CPU).as_actor(model=str(policy_path()), size=4),  # two steps' prompts
@@ -75,7 +76,7 @@ async def test_the_documents_program_trains_with_its_own_actors_tensors_and_loss
     first = metrics[0]
     assert first["reward/evaluate_response/count_any_digit_calls"] >= 8
     assert 0 <= first["reward/evaluate_response/avg_ShortAnswer_reward"] <= 1
-    assert first["dataset/sample/count_samples_generated"] >= 2
+    assert first["dataset/sample/count_samples_generated"] >= 2 and "of/an_earlier_run" not in first
 
 
 async def test_the_documents_episodes_go_one_by_one_into_the_buffer(lab, tmp_path: Path) -> None:
