@@ -90,6 +90,7 @@ class Member:
             )
         if self._tree is None or (self._tree.done() and (self._tree.cancelled() or self._tree.exception())):
             self._tree = asyncio.create_task(provide_tree(engine, self.image_id, owner))
+            self._tree.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, if nobody waits
         tree = await asyncio.shield(self._tree)
         return self._machines.setdefault(request, Machine(request=request, image=image, tree=tree))
 
