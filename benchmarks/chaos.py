@@ -69,8 +69,7 @@ KINDS = {  # phase -> the call that it is, in the order of a run: faults `--toge
     "save": "save",
     "shutdown": "stop",
 }
-MOMENTS = {"generate": 12, "rollout": 6, "train": 3, "publish": 2, "save": 3, "evaluate": 3}
-"""Calls of a kind, of which one is drawn."""
+MOMENTS = {"generate": 12, "rollout": 6, "train": 3, "publish": 2, "save": 3, "evaluate": 3}  # of which one is drawn
 DELAY_S = 5.0
 DISK_MIB = 96  # a checkpoint has 15, and a resume saves one more
 PATIENCE_S = 240.0  # for a run to end
@@ -79,9 +78,7 @@ MAX_RESUMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """victim: controller, trainer, generator, worker (of rollouts), reference, weights (the store's process), memory,
-    disk or network.
-    """
+    """victim: a process (weights is the store's), memory, disk or network."""
 
     fault: str
     victim: str

@@ -101,7 +101,7 @@ async def measure(workers: int, episodes: int) -> dict[str, float]:
             generator = GeneratorService(config=recipe.generator, store=store, model_path="", runtime=runtime)
             gym = await Gym.open(settled, PlainReporter(sys.stderr), training=True)
             elsewhere = RolloutWorkers(
-                WorkerSetup.of(settled),
+                WorkerSetup.of(recipe, policy_path()),
                 rollout=recipe.rollout,
                 generators=recipe.generator,
                 generator=generator,

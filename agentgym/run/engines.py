@@ -109,7 +109,7 @@ async def _start(
     workers: RolloutWorkers | None = None
     if recipe.rollout.workers:
         workers = RolloutWorkers(
-            WorkerSetup.of(settled),
+            WorkerSetup.of(recipe, settled.model),
             rollout=recipe.rollout,
             generators=recipe.generator,
             generator=generator,

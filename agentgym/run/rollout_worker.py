@@ -18,14 +18,13 @@ from agentgym.actors.endpoint import endpoint
 from agentgym.actors.remote import Routes
 from agentgym.errors import InfraError
 from agentgym.generators.remote import RemoteGenerators
-from agentgym.hooks import PluginRegistry
 from agentgym.import_path import loaded_files
 from agentgym.recipe import Recipe
 from agentgym.rollout.garbage import swept
 from agentgym.rollout.playing import GroupOrder, GroupPlayer, Turns, pack
 from agentgym.rollout.worker import load_pickled
 from agentgym.run.gym import Gym
-from agentgym.run.settle import Settled
+from agentgym.run.settle import settled_elsewhere
 from agentgym.runs.report import PlainReporter
 
 log = logging.getLogger(__name__)
@@ -40,9 +39,8 @@ class WorkerSetup:
     model_path: Path
 
     @classmethod
-    def of(cls, settled: Settled) -> WorkerSetup:
-        recipe = pickle.dumps(settled.recipe)
-        return cls(recipe=recipe, files=loaded_files(), model_path=settled.model.absolute())
+    def of(cls, recipe: Recipe, model_path: Path) -> WorkerSetup:
+        return cls(recipe=pickle.dumps(recipe), files=loaded_files(), model_path=model_path.absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +96,7 @@ class RolloutWorker(ServiceActor):
         setup = self._setup
         recipe = load_pickled(setup.recipe, setup.files)
         assert isinstance(recipe, Recipe)
-        registry = PluginRegistry.discover(recipe.plugins.disabled)
-        settled = Settled(recipe=recipe, registry=registry, model_path=setup.model_path)
+        settled = settled_elsewhere(recipe, setup.model_path)
         self._gym = gym = await Gym.open(settled, PlainReporter(sys.stdout))
         stack.push_async_callback(gym.close)
         await stack.enter_async_context(swept())

@@ -94,6 +94,11 @@ def settle_served(recipe: Recipe, registry: PluginRegistry | None = None) -> Set
     return Settled(recipe=recipe, registry=registry or _registry_of(recipe), model_path=None)
 
 
+def settled_elsewhere(recipe: Recipe, model_path: Path) -> Settled:
+    """What the controller has settled, in another process of its run."""
+    return Settled(recipe=recipe, registry=_registry_of(recipe), model_path=model_path)
+
+
 def settle_deterministic(recipe: Recipe) -> Recipe:
     """Applies what loop.deterministic decides. Raises UserError for what can't be a function of the recipe."""
     loop, generator = recipe.loop, recipe.generator

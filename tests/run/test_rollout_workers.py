@@ -18,7 +18,6 @@ from agentgym.actors.options import ActorOptions
 from agentgym.actors.remote import Routes
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import UserError
-from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.rollout.activity import Activity
@@ -27,7 +26,7 @@ from agentgym.rollout.token_prefix import TokenPrefix
 from agentgym.run.metrics import generator_with, together
 from agentgym.run.rollout_worker import RolloutWorker, WorkerSetup
 from agentgym.run.rollout_workers import RolloutWorkers, merged
-from agentgym.run.settle import Settled, settle_workers
+from agentgym.run.settle import settle_workers
 from agentgym.run.train import train
 from agentgym.runs.audit import audit
 from agentgym.types import Completion, Episode, FinishReason, Group, Task, Turn, VersionSpan
@@ -91,8 +90,7 @@ class Routed:
 
 
 def setup_of(recipe: Recipe) -> WorkerSetup:
-    settled = Settled(recipe=recipe, registry=PluginRegistry.discover(), model_path=policy_path())
-    return WorkerSetup.of(settled)
+    return WorkerSetup.of(recipe, policy_path())
 
 
 async def test_a_worker_that_can_not_open_the_environment_says_on_which_host(lab, tmp_path: Path) -> None:
