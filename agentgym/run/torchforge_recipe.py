@@ -50,14 +50,16 @@ def resolved(mapping: Mapping[str, object], where: str) -> dict[str, object]:
         return sum(map(int, words)) if name == "sum" and all(map(str.isdecimal, words)) else None
 
     def replaced(value: object, key: str) -> object:
-        if isinstance(value, Mapping):
-            return {name: replaced(inner, f"{key}.{name}" if key else str(name)) for name, inner in value.items()}
-        for _ in range(_MOST_REFERENCES):
+        for _ in range(_MOST_REFERENCES - key.count(".")):
+            if isinstance(value, Mapping):
+                return {name: replaced(inner, f"{key}.{name}") for name, inner in value.items()}
+            if isinstance(value, list):
+                return [replaced(inner, f"{key}.{place}") for place, inner in enumerate(value)]
             found = _REFERENCE.search(value) if isinstance(value, str) else None
             if not isinstance(value, str) or found is None or (one := value_of(found[1])) is None:
                 return value
             value = one if found[0] == value else f"{value[: found.start()]}{one}{value[found.end() :]}"
-        raise UserError(f"{where}: {key} refers to itself")
+        raise UserError(f"{where}: {key:.60} refers to itself")
 
     return {name: replaced(value, name) for name, value in mapping.items()}
 
@@ -84,25 +86,34 @@ def convert(mapping: Mapping[str, object], where: str) -> Converted:
     """Raises UserError for a recipe that has no setting of torchforge, and for what `resolved` refuses."""
     theirs = resolved(mapping, where)
     fields, names, made = flat(theirs), settings_of(mapping), Converted()
-    if "model" in fields or "/" in str(fields.get("model.name", "")):
-        fields["model.hf_assets_path"] = fields.pop("model", "") or fields.pop("model.name")
+    name = fields.pop("model.name") if "/" in str(fields.get("model.name")) else None
+    if name := fields.pop("model", None) or name:
+        fields["model.hf_assets_path"] = name
     if not any(key in names or key.partition(".")[0] in SECTIONS for key in flat(theirs)):
         raise UserError(f"{where} has no setting of torchforge: it is a recipe already, or another project's")
-    used = _convert_batches(fields, names, made) | _convert_data(fields, made)
+    known = {key: value for key, value in fields.items() if value is not None and "${" not in str(value)}
+    used = _convert_batches(known, names, made, where) | _convert_data(fields, made)
     for key, value in fields.items():
         if key not in used and key not in _SAID_ELSEWHERE:
             _convert_one(key, value, names, made)
+    if names["training.steps"] == "loop.steps" and "env" not in made.recipe:
+        made.notes.append(f"env: the file names none of ours, so {Recipe().env.name} is played; `agentgym envs list`")
     return made
 
 
-def _convert_batches(fields: Mapping[str, object], names: Mapping[str, str], made: Converted) -> set[str]:
+def _convert_batches(fields: Mapping[str, object], names: Mapping[str, str], made: Converted, where: str) -> set[str]:
     """torchforge's batches are episodes, or conversations, of each rank in each of the parts that it accumulates.
 
     Ours are groups, or conversations, of the whole step. Returns the settings that are done.
     """
 
     def number(keys: Sequence[str], default: int) -> int:
-        return next((int(str(fields[key])) for key in keys if key in fields), default)
+        for key in (one for one in keys if one in fields):
+            text = str(fields[key]).removesuffix(".0")
+            if (not text.isdecimal() and not (key in _RANKS and text == "-1")) or text == "0":
+                raise UserError(f"{where}: {key} is {fields[key]!r}; give a whole number of at least 1")
+            return int(text)
+        return default
 
     target, size = names["training.local_batch_size"], 0
     used = {key for key in fields if names.get(key) == target} | {_RANKS[0]}
@@ -125,7 +136,7 @@ def _convert_batches(fields: Mapping[str, object], names: Mapping[str, str], mad
         set_field(made.recipe, target, max(1, math.ceil(count / (size or 1))))
         groups = f", in groups of {max(2, size)}" if size else ""
         made.notes.append(f"{target}: {batch} {fields[batch]} x {ranks} ranks x {parts} parts are {count}{groups}")
-    return used
+    return used & {*fields}
 
 
 def _convert_data(fields: Mapping[str, object], made: Converted) -> set[str]:

@@ -122,3 +122,31 @@ def test_a_recipe_of_fine_tuning_counts_conversations_and_says_what_it_needs(
     }
     path.write_text("group_size: '${group_size}'\n")
     assert main(["convert", str(path)]) == 2 and "group_size refers to itself" in capsys.readouterr().err
+
+
+def test_values_that_are_no_numbers_or_refer_to_nothing_are_said(tmp_path: Path) -> None:
+    for value, words in (("four", "'four'"), ("0", "0"), (".inf", "inf"), ("[1]", r"\[1\]")):
+        with pytest.raises(UserError, match=rf"forge\.yaml: group_size is {words}; give a whole number of at least 1"):
+            convert({"group_size": parse_yaml(value, where="")}, "forge.yaml")
+    with pytest.raises(UserError, match=r"forge\.yaml: a\.b\.b\..* refers to itself"):
+        convert({"group_size": 4, "a": {"b": "${a}"}}, "forge.yaml")
+    made = convert(
+        {
+            "model": None,
+            "group_size": "${nothing}",
+            "local_batch_size": 4.0,
+            "max_res_tokens": None,
+            "n": 2,
+            "inner": {"lr": "${n}"},
+            "trainer": {"optimizer": "${inner}"},
+            "policy": {"engine_args": {"sizes": ["${n}", 8]}},
+        },
+        "forge.yaml",
+    )
+    assert made.recipe == {
+        "loop": {"groups_per_step": 4},
+        "optimizer": {"lr": 2},
+        "generator": {"engine": {"name": "vllm", "options": {"sizes": [2, 8]}}},
+    }
+    assert made.left["group_size"] == ("${nothing}", "it refers to what the file does not have")
+    assert "max_res_tokens" in made.left and made.notes[-1].startswith("env: the file names none of ours, so code_exec")
