@@ -12,7 +12,7 @@ from agentgym.errors import UserError
 from agentgym.rl.losses.ops import aggregate, compute_kl, compute_logprobs, compute_ratio
 from agentgym.rl.tensors import rows_as_samples, scores_as_tensor
 from agentgym.trainer.engine import TitanEngine
-from agentgym.trainer.own_tensors import add_gradient
+from agentgym.trainer.own_tensors import Batch, add_gradient
 from agentgym.types import Sample
 from tests.trainer.test_engine import gradients_of, transformers_model
 
@@ -87,20 +87,38 @@ def test_steps_by_own_tensors_and_by_samples_take_turns(make_engine: MakeEngine,
     assert not torch.equal(scores_as_tensor(engine.logprobs(rows, trained_only=True), 5), before)
 
 
+ROWS = {"tokens": torch.ones((3, 9), dtype=torch.int64)}
+
+
 @pytest.mark.parametrize(
-    ("ranks", "tokens", "loss", "message"),
+    ("inputs", "targets", "loss", "message"),
     [
-        (2, (3, 9), grpo, r"inputs for 2 and targets for 2 ranks, and the trainer has 1"),
-        (1, (3, 999), grpo, r"inputs\['tokens'\] is \[3, 999\]; give .* at most trainer\.seq_len"),
-        (1, (3, 9), lambda logits, **targets: logits, r"the loss returned \[3, 9, \d+\]; it must be one number"),
+        ([ROWS, ROWS], [{}, {}], grpo, r"got 2 as inputs, and the trainer has 1 rank"),
+        (ROWS, batch()[1], grpo, r"got a dict as inputs, .* give a list with a dictionary of tensors for each"),
+        ([ROWS], [{"beta": 0.1}], grpo, r"targets of a rank is {'beta': 0.1}; give a dictionary of tensors by name"),
+        (
+            [{"tokens": torch.ones(3, 999)}],
+            [{}],
+            grpo,
+            r"inputs\['tokens'\] is \[3, 999\]; .* at most trainer\.seq_len",
+        ),
+        ([{"tokens": torch.ones(0, 9)}], [{}], grpo, r"inputs\['tokens'\] is \[0, 9\]; give token ids as"),
+        ([{"tokens": torch.ones(3, 9)}], [{}], grpo, r"has torch\.float32 from 1\.0 to 1\.0; token ids are integers"),
+        (
+            [{"tokens": ROWS["tokens"] * -100}],
+            [{}],
+            grpo,
+            r"has torch\.int64 from -100 to -100; .* pad with one of them",
+        ),
+        ([ROWS], [{}], lambda logits: logits, r"the loss returned \[3, 9, \d+\]; it must be one number"),
+        ([ROWS], [{}], lambda logits: (logits.mean(), {}, 1), r"the loss returned tuple; it must be one number"),
+        ([ROWS], [{}], lambda logits: (logits.mean(), {"kl": logits}), r"metrics must be a dictionary of numbers"),
     ],
 )
 def test_tensors_and_losses_of_another_form_are_refused(
-    make_engine: MakeEngine, ranks: int, tokens: tuple[int, int], loss: Callable[..., Tensor], message: str
+    make_engine: MakeEngine, inputs: Batch, targets: Batch, loss: Callable[..., Tensor], message: str
 ) -> None:
-    _, targets = batch()
     engine = make_engine()
-    inputs = {"tokens": torch.ones(tokens, dtype=torch.int64)}
     with pytest.raises(UserError, match=message):
-        engine.own_step([inputs] * ranks, [targets] * ranks, loss)
+        engine.own_step(inputs, targets, loss)
     assert all(weight.grad is None for weight in engine._model.parameters()) and engine.step == 0
