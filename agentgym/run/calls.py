@@ -218,7 +218,8 @@ class GeneratorCalls:
     async def _generate(
         self, prompt: str | Sequence[int], *, n: int | None = None, sampling: SamplingParams | None = None
     ) -> Answers:
-        """n completions of a prompt: a user's words, a text that the chat template has made already, or token ids.
+        """n completions of a prompt: a user's words, a text that the chat template has made already, or token ids,
+        as a tensor or a list.
 
         Each ends where an episode's turn does: with the end of the turn, or at the limits of the recipe's `rollout`.
         sampling: by default as in the recipe; with a seed, completion i gets the seed + i. One without stop_token_ids
@@ -258,7 +259,7 @@ class GeneratorCalls:
 
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
-            return tuple(prompt)
+            return tuple(getattr(prompt, "tolist", lambda: prompt)())  # a tensor's items would be tensors
         if self._opening_end and prompt.endswith(self._opening_end):
             return self._renderer.tokenizer.encode(prompt)
         return self._renderer.prompt([{"role": "user", "content": prompt}])

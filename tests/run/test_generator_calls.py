@@ -68,10 +68,11 @@ async def test_a_loop_samples_as_an_episode_does(
         episode = await gym.player(engine).play(task, episode_id="e", seed=1)
         [turn] = episode.turns
         calls = GeneratorCalls(engine, gym.renderer, recipe.generator, recipe.rollout)  # type: ignore[arg-type]
-        said = await calls.generate(tuple(turn.prompt_ids), n=2)
+        said = await calls.generate(torch.tensor(turn.prompt_ids), n=2)  # type: ignore[arg-type]
         theirs, *ours = engine.requests
         for request in ours:
             assert request.sampling == replace(theirs.sampling, seed=None)
+            assert all(type(token) is int for token in request.prompt_ids)
             assert request.time_s == pytest.approx(theirs.time_s, abs=0.5) and request.prompt_ids == turn.prompt_ids
         assert [(one.completion.completion_ids, one.stop) for one in said] == [(turn.completion_ids, stop)] * 2
         assert episode.stop is stop
