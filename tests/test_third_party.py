@@ -69,7 +69,7 @@ def test_its_command_is_listed_and_judges_by_the_public_grader(installed: Instal
 def test_its_tool_format_is_proved_and_its_agent_is_checked_as_ours_are(installed: Installed) -> None:
     [proof] = json.loads(installed.agentgym("tools", "prove", "builtin:tiny", "--format", "tags", "--json"))["formats"]
     assert proof["proved"] and proof["writes_alike"]
-    assert "works             True" in installed.agentgym("agents", "check", "drafts")
+    assert "works             yes" in installed.agentgym("agents", "check", "drafts")
 
 
 @pytest.mark.hostile

@@ -48,6 +48,25 @@ def test_a_check_of_a_program_that_fails_shows_what_it_wrote(cli):
     assert done.code == 1 and "no key" in done.out and "kind: exit, message" in done.out
 
 
+ASKS_ONCE = """
+def play(context):
+    import json
+    from urllib.request import Request, urlopen
+
+    body = json.dumps({"model": context.model, "messages": context.messages}).encode()
+    with urlopen(Request(f"{context.url}/v1/chat/completions", body, {"x-api-key": context.key})):
+        context.answer("It is ready.")
+"""
+
+
+def test_a_check_says_why_an_agent_that_did_not_fail_does_not_work(cli, tmp_path):
+    done = cli("agents", "check", "command", *argv("print('ready')"))
+    assert done.code == 1 and "it never asked the policy" in done.out
+    (tmp_path / "once.py").write_text(ASKS_ONCE)
+    done = cli("agents", "check", "function", "--agent.function", f"{tmp_path}/once.py:play")
+    assert done.code == 1 and "which asks for two answers" in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -109,15 +109,18 @@ async def _played(
 ) -> Episode:
     """The episode, in a session of the sandbox where the agent works in one. Raises UserError."""
     agent, environment = chosen.agent, _TwoQuestions()
-    if not agent.wants_session:
-        return await play_agent(agent, environment, generator, config=config)
-    await agent.check()
-    sandbox = with_volumes(chosen.sandbox, await agent.volumes(), registry)
-    task = replace(next(environment.tasks("test")), sandbox=SandboxSpec(session=True, grades=False))
-    backend = await choose_sandbox(sandbox.name, sandbox.options, [task], registry, shell.warn)
-    assert backend is not None
-    async with backend:
-        return await play_agent(agent, environment, generator, config=config, task=task, sandbox=backend)
+    try:
+        if not agent.wants_session:
+            return await play_agent(agent, environment, generator, config=config)
+        await agent.check()
+        sandbox = with_volumes(chosen.sandbox, await agent.volumes(), registry)
+        task = replace(next(environment.tasks("test")), sandbox=SandboxSpec(session=True, grades=False))
+        backend = await choose_sandbox(sandbox.name, sandbox.options, [task], registry, shell.warn)
+        assert backend is not None
+        async with backend:
+            return await play_agent(agent, environment, generator, config=config, task=task, sandbox=backend)
+    finally:
+        await agent.close()
 
 
 def _built(name: str, overrides: Sequence[str], registry: PluginRegistry) -> _Chosen:
@@ -150,7 +153,12 @@ def _report(arguments: argparse.Namespace, episode: Episode, generator: Scripted
     """Say how it went; returns the exit code."""
     notes = episode.info.get("agent")
     notes = notes if isinstance(notes, dict) else {}
-    well = episode.error is None and episode.stop is Stop.DONE
+    well = bool(generator.requests) and episode.error is None and episode.stop is Stop.DONE
+    failure = notes.get("failure")
+    if failure is None and episode.error is None and not generator.requests:
+        failure = {"kind": "no_calls", "message": "it never asked the policy"}
+    elif failure is None and episode.stop is Stop.ABANDONED:
+        failure = {"kind": "abandoned", "message": "it ended before the environment, which asks for two answers, did"}
     found = {
         "agent": arguments.name,
         "version": notes.get("version"),
@@ -162,7 +170,7 @@ def _report(arguments: argparse.Namespace, episode: Episode, generator: Scripted
         "branch_reasons": list(episode.branch_reasons),
         "side_turns": notes.get("side_turns", []),
         "not_honoured": notes.get("not_honoured", {}),
-        "failure": notes.get("failure"),
+        "failure": failure,
         "error": episode.error and episode.error.message,
     }
     if arguments.json:
