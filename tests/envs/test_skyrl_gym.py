@@ -70,7 +70,8 @@ async def test_an_episode_earns_the_sum_of_its_steps_and_sees_what_the_environme
     ("said", "message"),
     [
         ("die", "exited with 3"),
-        ("raise", "failed: ZeroDivisionError: by the environment"),
+        ("raise", "hash_env.py, line 37: raise ZeroDivisionError("),
+        ("wrong", "TypeError: step gave None; a BaseTextEnvStepOutput was expected"),
         ("nan", "gave the reward nan; a finite number was expected"),
         ("text", "gave the reward '1.0'"),
         ("much", "gave the reward 7, outside of 0 to 1; give the range as env.options.low and env.options.high"),
@@ -127,6 +128,7 @@ def test_rows_of_other_environments_are_left_out_and_every_fifth_is_held_out(mad
         (None, HASH, {"train": "no.jsonl"}, "there is no file no.jsonl"),
         (None, "gsm9k", {}, "skyrl-gym has no environment 'gsm9k'.*is given by its import path"),
         (None, f"{SMALL / 'hash_env.py'}:HashEnw", {}, r"hash_env.py has no 'HashEnw'"),
+        (None, "hash_enw:HashEnv", {}, "there is no module 'hash_enw' in"),
         (None, HASH, {"variables": []}, "has no package skyrl_gym: .* -m pip install skyrl-gym"),
         (None, HASH, {"config": {"runs": True}}, "runs what the policy writes on this machine.*unsafe=true"),
         ([{"prompt": [{"role": "user", "content": "Hi"}]}], HASH, {}, "row is not one of .*reward_spec field is req"),

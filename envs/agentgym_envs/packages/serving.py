@@ -24,6 +24,7 @@ from typing import Any
 
 MAX_LINE = 1 << 26
 ORDERLY_S = 5.0  # for the package to end what it started, once agentgym was killed
+OURS = Path(__file__).parents[1]
 TAG = "AGENTGYM_AGENT"  # as in agentgym/programs.py
 
 
@@ -70,7 +71,7 @@ class Server:
             answer["error"] = {"kind": "mistake", "text": str(error)}
         except BaseException as error:  # of a package of anybody's
             traceback.print_exc()
-            answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}"}
+            answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}{_place_of(error)}"}
         finally:
             self._running.pop(answer["id"], None)
         self._write(answer)
@@ -79,6 +80,14 @@ class Server:
         line = json.dumps(answer, default=str).encode() + b"\n"
         while line:
             line = line[os.write(self._out, line) :]
+
+
+def _place_of(error: BaseException) -> str:
+    """The line that raised it, unless it is one of ours."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if last.filename.startswith("<frozen") or Path(last.filename).is_relative_to(OURS):
+        return ""
+    return f" ({last.filename}, line {last.lineno}: {last.line})"
 
 
 def version_of(package: str) -> str:

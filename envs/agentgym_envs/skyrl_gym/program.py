@@ -87,6 +87,8 @@ class Operations:
 
         def act() -> dict[str, Any]:
             out = environment.step(said)
+            if not isinstance(out, Mapping):
+                raise TypeError(f"step gave {out!r:.80}; a BaseTextEnvStepOutput was expected")
             answer = {key: _plain(out.get(key)) for key in ("observations", "reward", "done", "postprocessed_action")}
             answer["metrics"] = {} if not out["done"] else {k: _plain(v) for k, v in environment.get_metrics().items()}
             return answer
@@ -157,7 +159,12 @@ def _imported(path: str) -> Any:
         sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(module_name)
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if not f"{module_name}.".startswith(f"{error.name}."):
+                raise  # one that it imports
+            raise Mistake(f"there is no module {error.name!r} in {here} or in {sys.executable}") from error
     if not hasattr(module, attribute):
         raise Mistake(f"{module_name} has no {attribute!r}")
     return getattr(module, attribute)

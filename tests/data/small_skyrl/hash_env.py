@@ -35,6 +35,8 @@ class HashEnv(getattr(skyrl_gym, "Env", object)):
             self.closing = mark
         if said == "raise":
             raise ZeroDivisionError("by the environment")
+        if said == "wrong":
+            return None
         reward = hashlib.sha256((self.truth + said).encode()).digest()[0] / 510
         wrong = {"nan": float("nan"), "text": "1.0", "much": 7.0}
         shown = [{"type": "image_url"}] if said == "image" else "Go on."
