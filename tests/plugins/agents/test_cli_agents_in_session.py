@@ -131,4 +131,5 @@ async def test_what_a_carried_program_does_wrong_is_its_own_and_what_it_wrote_is
             episode = await play_agent(one, WriteHello(), [], config=CONFIG, sandbox=backend)
             notes = episode.info["agent"]
             assert episode.stop is Stop.AGENT and notes["failure"]["kind"] == kind, (kind, episode.error, notes)
-            assert len(notes["output"]) <= 8000 and (kind == "oom" or "begun in /tmp/agent-home" in notes["errors"])
+            begun = "begun in /tmp/agent-home" in notes["errors"]
+            assert len(notes["output"]) <= 8000 and (begun or kind in ("oom", "timeout"))  # on a busy machine too late
