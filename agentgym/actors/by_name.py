@@ -30,6 +30,10 @@ class NamedEndpoint:
     one: Ask
     every: Ask
 
+    def __call__(self, *args: Any, **options: Any) -> None:
+        name = self.method.plain_method.__name__
+        raise UserError(f"{name} is not called itself: {name}.route(...) asks one replica, {name}.fanout(...) all")
+
     async def route(self, *args: Any, **options: Any) -> Any:
         """The answer of one replica, the one with the fewest requests, or of an actor's only process."""
         return await self.one(self.method, *self._checked(args, options))

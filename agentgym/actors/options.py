@@ -67,6 +67,8 @@ class ActorOptions:
             raise UserError(
                 f"procs {self.procs}, num_replicas {self.num_replicas} and threads {self.threads} must be at least 1"
             )
+        if "/" in (self.mesh_name or ""):
+            raise UserError(f"mesh_name is {self.mesh_name!r}; files are named after it, so give one without a slash")
         if isinstance(self.hosts, int) and (self.hosts < 1 or self.procs % self.hosts):
             raise UserError(
                 f"hosts is {self.hosts} and procs {self.procs}: each host gets an equal number of the processes; give "

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 KILL_WAIT_S = 5.0
 LOST_STOP_S = 1.0  # for processes of a lost host, which will not answer
 _ENDED = re.compile(r"Terminal\(\w+ \{ (signal|exit_code): (\d+)")  # of a process, in Monarch's words
+_NOT_MADE = re.compile(r"self\.instance = Class\(.*?\)[ ^]*(.*)")  # the line of Monarch that calls `__init__`
 A = TypeVar("A", bound=LifecycleActor)
 R = TypeVar("R")
 T = TypeVar("T")
@@ -291,6 +292,8 @@ class ProcessGroup(Generic[A]):
         if not self.processes and (ended := _ENDED.search(reason)):
             how = by_signal(int(ended[2])) if ended[1] == "signal" else f"ended with exit code {ended[2]}"
             reason = self._with_tail(f"its process was {how} while it started", 0)
+        elif not self.processes and (raised := _NOT_MADE.search(reason)):
+            reason = f"{self._actor_class.__name__}.__init__ failed: {raised[1]}"
         self.give_up(reason)
         return ProcessDied(f"{self.name} is dead: {self.dead.result()}")
 

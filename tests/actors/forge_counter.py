@@ -48,6 +48,10 @@ def brevity(prompt: str, response: str, target: str) -> float:
 class Judge(ForgeActor):
     reward_functions: list[Callable[..., float]]
 
+    def __post_init__(self) -> None:
+        if not self.reward_functions:
+            raise ValueError("no functions")
+
     @endpoint
     async def evaluate_response(self, prompt: str, response: str, target: str) -> float:
         return sum(judge(prompt, response, target) for judge in self.reward_functions) / len(self.reward_functions)

@@ -9,7 +9,7 @@ import pytest
 from forge_counter import ForgeCounter, Judge, brevity
 
 from agentgym.actors.runtime import Runtime
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 
 
 async def test_a_service_is_called_by_the_names_of_its_endpoints_and_a_session_stays(tmp_path: Path) -> None:
@@ -32,6 +32,8 @@ async def test_a_service_is_called_by_the_names_of_its_endpoints_and_a_session_s
                 lambda: ForgeCounter.options(num_replica=2),
                 r"options has no 'num_replica'\. Did you mean 'num_replicas'",
             ),
+            (lambda: ForgeCounter.options(mesh_name="a/b"), "files are named after it, so give one without a slash"),
+            (lambda: counter.increment(), r"increment\.route\(\.\.\.\) asks one replica, increment\.fanout"),
         ):
             with pytest.raises(UserError, match=words):
                 wrong()
@@ -54,6 +56,8 @@ async def test_an_actor_is_called_by_the_names_of_its_endpoints(
         alone = await Judge.as_actor(reward_functions=[brevity])
         assert await alone.evaluate_response.call_one("", response="36", target="36") == 0.5
         await Judge.shutdown(alone)
+        with pytest.raises(InfraError, match=r"judge is dead: Judge\.__init__ failed: .*ValueError: no functions$"):
+            await Judge.as_actor(reward_functions=[])
         left_open = await ForgeCounter.as_service(initial_value=1)
         assert await left_open.get_value.route() == 1
     assert not caplog.messages, "the runtime closes it: nothing starts again"
