@@ -53,11 +53,20 @@ class LoopConfig:
                 f"loop.steps {self.steps} and loop.groups_per_step {self.groups_per_step} must be at least 1, "
                 f"loop.group_size {self.group_size} at least 2: an advantage compares episodes of one group"
             )
+        spans = {
+            name: getattr(self, name)
+            for name in ("max_staleness", "checkpoint_every", "keep_checkpoints", "check_sync_every", "eval_every")
+        }
+        if min(spans.values()) < 0:
+            raise ValueError(f"none of these fields of loop can be negative: {spans}")
         if not 1 <= self.sync_interval <= self.max_staleness + 1:
+            older = (
+                f", or raise loop.max_staleness to {self.sync_interval - 1}, the age of the samples that the last step "
+                "before an update trains"
+            )
             raise ValueError(
                 f"loop.sync_interval is {self.sync_interval} and loop.max_staleness {self.max_staleness}: give 1 to "
-                f"{self.max_staleness + 1}, or raise loop.max_staleness to {max(0, self.sync_interval - 1)}, the age "
-                "of the samples that the last step before an update trains"
+                f"{self.max_staleness + 1}{older if self.sync_interval > 1 else ''}"
             )
         if self.sync_interval > 1 and self.deterministic:
             raise ValueError(
@@ -69,9 +78,3 @@ class LoopConfig:
                 f"loop.max_refills is {self.max_refills}; give at least 1: a step skips up to "
                 "max_refills * groups_per_step groups without signal"
             )
-        spans = {
-            name: getattr(self, name)
-            for name in ("max_staleness", "checkpoint_every", "keep_checkpoints", "check_sync_every", "eval_every")
-        }
-        if min(spans.values()) < 0:
-            raise ValueError(f"none of these fields of loop can be negative: {spans}")

@@ -85,6 +85,10 @@ def test_weights_are_published_every_few_steps_and_staleness_counts_the_trainers
     assert sync_interval - 1 <= max(staleness) <= max_staleness and len(records) == 11
     with pytest.raises(ValueError, match=r"sync_interval is 3 and .*max_staleness 1: give 1 to 2, or raise .* to 2"):
         LoopConfig(max_staleness=1, sync_interval=3)
+    with pytest.raises(ValueError, match=r"sync_interval is 0 and .*max_staleness 1: give 1 to 2$"):
+        LoopConfig(max_staleness=1, sync_interval=0)
+    with pytest.raises(ValueError, match=r"can be negative: .*'max_staleness': -1"):
+        LoopConfig(max_staleness=-1)
 
 
 def test_trains_groups_in_the_order_in_which_they_began():
