@@ -96,6 +96,19 @@ async def test_a_volume_whose_run_was_killed_while_it_was_filled_is_filled_by_th
         await remove_all(docker, name)
 
 
+async def test_a_volume_that_is_removed_within_a_run_is_made_again(docker: Engine, folder: Path) -> None:
+    kept = volumes.Volumes({"/opt/tools": str(folder)}, owner_label())
+    [made] = await kept.on(docker, RECIPE.reference)
+    name = str(made["Source"])
+    try:
+        for _ in range(2):
+            await volumes.remove(docker, name)
+            assert await kept.on(docker, RECIPE.reference) == [made]
+            assert (await volumes.unused(docker))[name] == "tools"
+    finally:
+        await remove_all(docker, name)
+
+
 async def test_only_a_command_that_says_so_may_reserve_more_than_it_may_use(engine: str) -> None:
     reserve = "import mmap; mmap.mmap(-1, 8 << 30, flags=mmap.MAP_PRIVATE | 0x4000, prot=mmap.PROT_READ)"  # NORESERVE
     config = DockerConfig(pool_size=1, spares=0, reap_every_s=1e6, container_memory_mib=512, memory_mib=256)

@@ -231,10 +231,17 @@ class EngineGroup:
     async def clean_volumes(self, say: Callable[[str], None]) -> int:
         """Remove the volumes that no container uses; how many there were. Raises InfraError."""
         found = [(engine, name, what) for engine in self.engines for name, what in (await unused(engine)).items()]
+        count = 0
         for engine, name, what in found:
-            await remove(engine, name)
-            say(f"removed volume {name}, a copy of {what}")
-        return len(found)
+            try:
+                await remove(engine, name)
+            except EngineError as error:
+                if error.status not in (404, 409):  # removed by another, used by a run that began
+                    raise
+            else:
+                say(f"removed volume {name}, a copy of {what}")
+                count += 1
+        return count
 
     async def tidy(self) -> None:
         """Reap as far as possible: what can't be removed does not stop the rest."""

@@ -15,6 +15,7 @@ from agentgym_sandboxes.docker.failures import EngineDiskFull, ImageUnusable
 from agentgym_sandboxes.docker.image import ImageChoice
 from agentgym_sandboxes.docker.machine import Machine, Request
 from agentgym_sandboxes.docker.tree import provide_tree
+from agentgym_sandboxes.docker.volumes import are_kept
 from agentgym_sandboxes.host.meter import CallMeter
 
 STARTS_PER_CORE = 2  # in flight: more only wait for each other
@@ -72,10 +73,11 @@ class Member:
 
         Raises ImageUnusable, InfraError.
         """
-        if request in self._machines:
-            return self._machines[request]
         engine = self.engine
         assert engine is not None
+        await self._forget_lost_tree(engine)
+        if request in self._machines:
+            return self._machines[request]
         image = await engine.image(request.image)
         if image is None:
             raise ImageUnusable(
@@ -88,11 +90,20 @@ class Member:
                 f"image {request.name} is for {image.architecture}, and the engine at {self.url} runs "
                 f"{own.architecture}; name one for {own.architecture}"
             )
-        if self._tree is None or (self._tree.done() and (self._tree.cancelled() or self._tree.exception())):
+        if self._tree is None:
             self._tree = asyncio.create_task(provide_tree(engine, self.image_id, owner))
             self._tree.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, if nobody waits
         tree = await asyncio.shield(self._tree)
         return self._machines.setdefault(request, Machine(request=request, image=image, tree=tree))
+
+    async def _forget_lost_tree(self, engine: Engine) -> None:
+        """What could not be filled, or was removed since."""
+        if (tree := self._tree) is None or not tree.done():
+            return
+        is_there = not tree.cancelled() and not tree.exception() and await are_kept(engine, {tree.result()})
+        if not is_there and self._tree is tree:
+            self._tree = None
+            self._machines.clear()
 
     @property
     def is_ready(self) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PREFIX = "agentgym-volume-"
 FILL_TIMEOUT_S = 600.0
 FILL_AGAIN_S = 0.25
+LIST_TIMEOUT_S = 30.0
 INSIDE = "/volume"  # of the container that fills it, which is never started
 COMPLETE = ".agentgym-complete"  # the last file of the archive
 
@@ -43,9 +44,9 @@ class Volumes:
         self._owner = owner
         self._hashes: dict[str, str] = {}
         self._filled: dict[str, asyncio.Lock] = {}
-        self._mounts: dict[str, list[Json]] = {}
+        self._mounts: dict[str, list[dict[str, Json]]] = {}
 
-    async def on(self, engine: Engine, image: str) -> list[Json]:
+    async def on(self, engine: Engine, image: str) -> list[dict[str, Json]]:
         """The mounts for a container's settings; what the engine lacks is filled first.
 
         image: any that the engine has. Raises UserError for a folder that is missing, InfraError.
@@ -53,7 +54,9 @@ class Volumes:
         if not self._folders:
             return []
         async with self._filled.setdefault(engine.url, asyncio.Lock()):
-            if engine.url not in self._mounts:
+            known = self._mounts.get(engine.url)
+            if known is None or not await are_kept(engine, {str(one["Source"]) for one in known}):
+                self._hashes.clear()  # the folders may have changed since
                 mounts = []
                 for at, folder in self._folders.items():
                     if folder not in self._hashes:
@@ -64,7 +67,7 @@ class Volumes:
             return self._mounts[engine.url]
 
 
-def mount(name: str, at: str, *, read_only: bool = True) -> Json:
+def mount(name: str, at: str, *, read_only: bool = True) -> dict[str, Json]:
     """As `HostConfig.Mounts` of a create call has it."""
     return {
         "Type": "volume", "Source": name, "Target": at, "ReadOnly": read_only, "VolumeOptions": {"NoCopy": True},
@@ -116,6 +119,11 @@ async def _lock(engine: Engine, name: str, settings: dict[str, Json]) -> None:
                     f"volume {name} at {engine.url} is being filled by another run, for too long"
                 ) from error
         await asyncio.sleep(FILL_AGAIN_S)
+
+
+async def are_kept(engine: Engine, names: set[str]) -> bool:
+    """Whether they are as we made them: one that was removed comes back empty, without a label, when it is mounted."""
+    return names <= await engine.call_long("list volumes", _labelled, LIST_TIMEOUT_S)
 
 
 async def unused(engine: Engine) -> dict[str, str]:
@@ -198,6 +206,10 @@ def _has(client: APIClient, container: str, path: str) -> bool:
 
 def _put(client: APIClient, container: str, archive: BinaryIO) -> None:
     client.put_archive(container, INSIDE, archive)
+
+
+def _labelled(client: APIClient) -> set[str]:
+    return {one["Name"] for one in client.volumes(filters={"label": VOLUME_LABEL}).get("Volumes") or ()}
 
 
 def _unused(client: APIClient) -> dict[str, str]:
