@@ -113,13 +113,13 @@ def in_phases(loop: TrainingLoop, phases: Sequence[Phase]) -> None:
         if record.step == ends[-1]:
             loop.stopping = True
         elif (phase := later.get(record.step)) is not None:
-            _begin(loop, phase)
+            await _begin(loop, phase)
 
     loop.after_step = after_step
     loop.config = replace(loop.config, max_staleness=phases[0].max_staleness or 0)
 
 
-def _begin(loop: TrainingLoop, phase: Phase) -> None:
+async def _begin(loop: TrainingLoop, phase: Phase) -> None:
     """Begins a phase, between two steps: adds its slots, or stops training."""
     if phase.max_staleness is None:
         idle: Any = Idle()
@@ -127,7 +127,7 @@ def _begin(loop: TrainingLoop, phase: Phase) -> None:
         loop.generator = Unmoved(generator=loop.generator)
         loop.staleness_bound = sys.maxsize
         return
-    loop.change(replace(loop.config, max_staleness=phase.max_staleness))
+    await loop.change(replace(loop.config, max_staleness=phase.max_staleness))
 
 
 def random_fields(folder: Path, tokens: int, engine: str, prompt_tokens: int = 0) -> list[str]:

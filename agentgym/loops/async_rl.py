@@ -156,7 +156,7 @@ async def train(run: Run[Result_co], change_loop: Callable[[TrainingLoop], None]
             await run.save(here(), wait=is_last or not config.checkpoint_in_background)
         loop.stopping = await run.answer_requests(here(), loop.held)
         if run.config != config:
-            loop.change(run.config)
+            await loop.change(run.config)
         run.release(here())
 
     loop = TrainingLoop(
@@ -243,8 +243,10 @@ class TrainingLoop:
         if self._update is not None:
             await asyncio.wait([self._update])  # its error ends all tasks of the loop
 
-    def change(self, config: LoopConfig) -> None:
+    async def change(self, config: LoopConfig) -> None:
         """Go on with another config after a step. With fewer slots those that are given back next are withheld."""
+        if self.config.sync_interval > 1:
+            await self.held()  # else the groups that were not published yet may have all slots that are left
         self._surplus -= config.num_slots - self.config.num_slots
         self.config = config
         while self._surplus < 0:

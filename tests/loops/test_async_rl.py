@@ -141,7 +141,7 @@ def test_a_changed_config_holds_from_the_next_step_on_and_no_slot_is_lost(determ
             found.append((loop.config, len(loop.began) + loop._slots.qsize()))
             if record.step in changes:
                 groups, staleness = changes[record.step]
-                loop.change(replace(loop.config, groups_per_step=groups, max_staleness=staleness))
+                await loop.change(replace(loop.config, groups_per_step=groups, max_staleness=staleness))
 
         loop.after_step = change
 
@@ -153,6 +153,19 @@ def test_a_changed_config_holds_from_the_next_step_on_and_no_slot_is_lost(determ
     assert [found[step][1] for step in (2, 19)] == [6, 2], "slots"
     ended = [group.group_id for record in records for group in (*record.groups, *record.skipped)]
     assert sorted(ended) == list(range(len(ended)))
+
+
+def test_fewer_slots_between_publications_do_not_end_in_waiting():
+    def changing(loop):
+        async def change(record):
+            if record.step == 3:  # whose five groups keep their slots until they are published, and the others are old
+                await loop.change(replace(loop.config, groups_per_step=1, max_staleness=1))
+
+        loop.after_step = change
+
+    config = LoopConfig(steps=8, groups_per_step=5, max_staleness=2, sync_interval=2)
+    learner, _ = run(config, change_loop=changing, update_s=0.02)
+    assert learner.published == [2, 3, 4, 6, 8]
 
 
 def test_no_refills_at_all_are_refused():
