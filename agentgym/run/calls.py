@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -259,7 +260,10 @@ class GeneratorCalls:
 
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
-            return tuple(getattr(prompt, "tolist", lambda: prompt)())  # a tensor's items would be tensors
+            try:
+                return tuple(map(operator.index, getattr(prompt, "tolist", lambda: prompt)()))
+            except TypeError:
+                raise UserError(f"the prompt is {prompt!r:.80}; give a text, or one row of token ids") from None
         if self._opening_end and prompt.endswith(self._opening_end):
             return self._renderer.tokenizer.encode(prompt)
         return self._renderer.prompt([{"role": "user", "content": prompt}])

@@ -100,3 +100,6 @@ async def test_a_prompt_without_room_for_an_answer_is_refused(lab) -> None:
     calls = GeneratorCalls(Engine(0, False), None, recipe.generator, recipe.rollout)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"the prompt has 512 tokens, rollout.max_episode_tokens is 512"):
         await calls.generate([7] * 512)
+    for given in ([[7, 8]], None):
+        with pytest.raises(UserError, match="give a text, or one row of token ids"):
+            await calls.generate(given)  # type: ignore[arg-type]
