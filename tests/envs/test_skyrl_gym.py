@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym.errors import UserError
+from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.testing import play
 from agentgym.types import Outcome
@@ -106,6 +106,21 @@ async def test_a_step_that_hangs_holds_no_other_episode_up_and_a_stopped_process
     _, answer = process.request("step", play="none", said="x" * 1_000_000)  # more than a pipe holds
     os.kill(process._process.pid, signal.SIGCONT)
     assert "ended within the episode" in answer.result(60)["error"]["text"]
+
+
+async def test_whose_process_died_learns_it_though_another_was_started_meanwhile(made):
+    environment = made()
+    task = next(environment.tasks("train"))
+    process = environment._process
+    await process.ask("start", play="p", row=task.answer, **environment._settings)
+    with process._lock:  # so that its end is noticed by the next request first
+        died = process._process
+        _, answer = process.request("step", play="p", said="die")
+        died.wait()
+        _, other = process.request("step", play="p", said="a")
+    assert "ended within the episode" in other.result(60)["error"]["text"]
+    with pytest.raises(InfraError, match="exited with 3"):
+        answer.result(60)
 
 
 def test_rows_of_other_environments_are_left_out_and_every_fifth_is_held_out(made):

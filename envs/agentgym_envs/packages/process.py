@@ -26,6 +26,7 @@ TAIL_BYTES: Final = 4000  # of what it writes, for errors
 CANCEL_S: Final = 20.0  # until it has taken notice of a cancelled request: its package holds its event loop otherwise
 NEEDED: Final = ("HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
 Unsent: TypeAlias = SimpleQueue[Mapping[str, object] | None]
+Pending: TypeAlias = dict[int, Future[Any]]
 
 
 class PackageProcess:
@@ -41,7 +42,7 @@ class PackageProcess:
         self.python, self._variables = python or sys.executable, variables
         self._process: subprocess.Popen[bytes] | None = None
         self._tag = ""
-        self._pending: dict[int, Future[Any]] = {}
+        self._pending: Pending = {}
         self._tail = Tail(TAIL_BYTES)
         self._numbers = itertools.count()
         self._lock = threading.RLock()
@@ -127,9 +128,10 @@ class PackageProcess:
         """End it and all that it started; safe to call twice."""
         with self._lock:
             process, self._process = self._process, None
+            threads = {*self._threads}
         if process is not None:
             kill_all(process.pid if process.poll() is None else None, self._tag)
-            for thread in {*self._threads} - {threading.current_thread()}:
+            for thread in threads - {threading.current_thread()}:
                 thread.join()
 
     def _start_if_needed(self) -> None:
@@ -153,10 +155,11 @@ class PackageProcess:
         )
         self.starts += 1
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None, "all are pipes"
-        self._unsent = unsent = Unsent()
+        self._unsent, self._pending = Unsent(), {}
+        taken = (process.stdout, self._tag, self._unsent, self._pending)
         self._threads = [
-            threading.Thread(target=self._send, args=(process.stdin, unsent), daemon=True),
-            threading.Thread(target=self._read, args=(process, process.stdout, self._tag, unsent), daemon=True),
+            threading.Thread(target=self._send, args=(process.stdin, self._unsent), daemon=True),
+            threading.Thread(target=self._read, args=(process, *taken), daemon=True),
             threading.Thread(target=self._collect, args=(process.stderr,), daemon=True),
         ]
         for thread in self._threads:
@@ -170,13 +173,15 @@ class PackageProcess:
                 requests.write(json.dumps(request).encode() + b"\n")
                 requests.flush()
 
-    def _read(self, process: subprocess.Popen[bytes], answers: IO[bytes], tag: str, unsent: Unsent) -> None:
+    def _read(
+        self, process: subprocess.Popen[bytes], answers: IO[bytes], tag: str, unsent: Unsent, pending: Pending
+    ) -> None:
         """Hand answers over until it ends; then no request that was made of it gets one."""
         with answers, contextlib.suppress(ValueError):  # no answer of the program's: it can't be relied on any more
             for line in answers:
                 answer = json.loads(line)
                 with self._lock:
-                    future = self._pending.pop(answer["id"], None)
+                    future = pending.pop(answer["id"], None)
                 if future is not None:
                     with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
                         future.set_result(answer)
@@ -184,11 +189,10 @@ class PackageProcess:
         reason = exit_reason(process.wait())
         unsent.put(None)
         with self._lock:
-            if self._process not in (process, None):
-                return
-            lost, self._pending = self._pending, {}
+            lost = [*pending.values()]
+            pending.clear()
         error = f"the process of {self._name} {reason}: {self._tail.text()[-1500:].strip()}"
-        for future in lost.values():
+        for future in lost:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(InfraError(error))
 
