@@ -147,7 +147,8 @@ class Services:
         played = [episode for group in [*groups, *skipped] for episode in group.episodes]
         own = {**self.dataset.stream.metrics(), **self.session.engines.trainer.metrics(), **self.checkpoints.metrics()}
         own |= OBSERVED.values()
-        found = {**rollout_metrics(played), **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
+        rollout = rollout_metrics(played) if played else {}  # what was not measured is no zero
+        found = {**rollout, **group_counts(groups, skipped), **self._clock.read(), **own, **metrics}
         self.folder.append_metrics(step, found)
         self.session.sinks.log(step, found, groups, skipped)
         if self.recipe.logging.save_episodes:

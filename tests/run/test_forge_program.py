@@ -77,6 +77,7 @@ async def test_the_documents_program_trains_with_its_own_actors_tensors_and_loss
     assert first["reward/evaluate_response/count_any_digit_calls"] >= 8
     assert 0 <= first["reward/evaluate_response/avg_ShortAnswer_reward"] <= 1
     assert first["dataset/sample/count_samples_generated"] >= 2 and "of/an_earlier_run" not in first
+    assert "rollout/reward_mean" not in first, "it recorded no groups"
 
 
 async def test_the_documents_episodes_go_one_by_one_into_the_buffer(lab, tmp_path: Path) -> None:
