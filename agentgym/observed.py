@@ -106,5 +106,5 @@ def _reduced(state: State) -> float:
         case Reduce.MIN:
             return smallest
         case Reduce.STD:
-            return math.sqrt(max(0.0, squares / count - (total / count) ** 2))
+            return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))  # in this order nan stays
     return total / count

@@ -31,6 +31,8 @@ def test_values_are_reduced_over_processes_and_none_counts_twice() -> None:
     with ThreadPoolExecutor(8) as threads:
         [*threads.map(lambda _: [record_metric("own/count", 1, "sum") for _ in range(500)], range(8))]
     assert OBSERVED.values() == {"own/count": 4000.0}
+    record_metric("own/a", math.nan, "std")
+    assert math.isnan(OBSERVED.values()["own/a"]), "not zero"
 
 
 def test_mistakes_are_said_where_they_are_made() -> None:
