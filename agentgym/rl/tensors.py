@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agentgym.errors import UserError
 from agentgym.types import Sample
 
 if TYPE_CHECKING:
@@ -12,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def rows_as_samples(token_ids_BL: Tensor, num_given: int) -> list[Sample]:
-    """A sample for each row, of which the tokens after the first `num_given` are scored."""
+    """A sample for each row, of which the tokens after the first `num_given` are scored.
+
+    Raises UserError for a tensor without such tokens.
+    """
+    if token_ids_BL.ndim != 2 or not 0 <= num_given < token_ids_BL.shape[1]:
+        shape = [*token_ids_BL.shape]
+        raise UserError(
+            f"token ids are {shape}; give [rows, tokens of a row], more than the {num_given} that are given"
+        )
     begin = max(1, num_given)
     samples = []
     for number, row in enumerate(token_ids_BL.tolist()):

@@ -81,6 +81,9 @@ def test_steps_by_own_tensors_and_by_samples_take_turns(make_engine: MakeEngine,
     rows = rows_as_samples(inputs["tokens"], 5)
     before = scores_as_tensor(engine.logprobs(rows, trained_only=True), 5)
     assert before.shape == (3, 4)
+    for wrong, given in ((inputs["tokens"], 9), (inputs["tokens"][0], 5)):
+        with pytest.raises(UserError, match=r"token ids are \[.*9\]; give \[rows, tokens of a row\]"):
+            rows_as_samples(wrong, given)
     losses = [engine.own_step([inputs], [targets], grpo)["train/loss"] for _ in range(4)]
     assert losses[-1] < losses[0]
     assert engine.train_step(samples)["train/trained_tokens"] and engine.step == 5
