@@ -180,6 +180,8 @@ async def _done(context: AgentContext, what: str, given: list[Any]) -> bytes:
 
 async def _asked(context: AgentContext, what: str, given: list[Any]) -> object:
     session = context.session
+    if what in ("answer", "call_tool", "note") and not isinstance(given[0], str):
+        raise TypeError(f"{what}: its first argument is a text, not {type(given[0]).__name__}")
     if what == "call_tool":
         return await context.call_tool(*given)
     if what == "answer":

@@ -58,6 +58,8 @@ def fails(context, *, how):
     if how == "odd note":
         context.note("set", float("nan"))
         context.answer("unreachable")
+    if how == "no text":
+        context.answer(None)
     context.note("pid", os.getpid())
     child = subprocess.Popen([sys.executable, "-S", "-c", "import os, time; os.setsid(); time.sleep(99)"])
     context.note("child", child.pid)

@@ -61,6 +61,7 @@ async def test_a_function_works_in_the_episodes_session(agent, context, session)
         ("exit", "SystemExit"),
         ("die", "exit: its process exited with 5"),
         ("odd note", "RuntimeError"),
+        ("no text", "answer: its first argument is a text, not NoneType"),
     ],
 )
 async def test_what_a_function_does_wrong_is_its_own_and_the_next_episode_is_played(agent, context, how, kind):
