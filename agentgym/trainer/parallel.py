@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.context import Context
 
 T = TypeVar("T")
+_filters = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +99,11 @@ class Ranks:
 def expected_warnings_off() -> Iterator[None]:
     """Silence torch's warnings about what is intended: saving and loading in a single process, drawing random
     weights for a sharded model on a CPU, and how torchtitan restores a schedule.
+
+    The filters are the process's: of two threads, one would take back what the other still needs.
     """
     expected = ("torch.distributed is disabled", "DTensor random operators", "To get the last learning rate")
-    with warnings.catch_warnings():
+    with _filters, warnings.catch_warnings():
         for message in expected:
             warnings.filterwarnings("ignore", message=message, category=UserWarning)
         yield
