@@ -71,7 +71,7 @@ class Server:
             answer["error"] = {"kind": "mistake", "text": str(error)}
         except BaseException as error:  # of a package of anybody's
             traceback.print_exc()
-            answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}{_place_of(error)}"}
+            answer["error"] = {"kind": "failed", "text": f"{type(error).__name__}: {error}{_line_of(error)}"}
         finally:
             self._running.pop(answer["id"], None)
         self._write(answer)
@@ -82,7 +82,7 @@ class Server:
             line = line[os.write(self._out, line) :]
 
 
-def _place_of(error: BaseException) -> str:
+def _line_of(error: BaseException) -> str:
     """The line that raised it, unless it is one of ours."""
     *_, last = traceback.extract_tb(error.__traceback__)
     if last.filename.startswith("<frozen") or Path(last.filename).is_relative_to(OURS):
