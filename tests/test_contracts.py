@@ -213,7 +213,7 @@ class Hasty(Agent):
 class Forgetful:
     name = "forgetful"
 
-    def session(self, *, network: tuple[str, ...] = ()) -> Any:
+    def session_for(self, spec: SandboxSpec) -> Any:
         from contextlib import nullcontext
 
         return nullcontext(DuckTyped())

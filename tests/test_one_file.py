@@ -25,9 +25,9 @@ SMALL = {
 }
 EXPORTS = """
     Agent AgentContext AgentFailed AssertCase CallCase Environment Episode EpisodeContext FileRefused GradeRequest
-    InfraError Json LimitHit Limits MalformedCall Message MetricSink Outcome Reply Reward RunResult RunStatus Sandbox
-    SandboxSpec Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools UserError
-    Verdict evaluate hookimpl metric reward run_loop services sft tool train
+    InfraError Json LimitHit Limits MalformedCall Message MetricSink Outcome Reduce Reply Reward RunResult RunStatus
+    Sandbox SandboxSpec Session Split StdioCase Stop Task ToolCall ToolError ToolResult ToolTrace Toolbox Tools
+    UserError Verdict evaluate hookimpl metric record_metric reward run_loop services sft tool train
 """
 
 

@@ -154,7 +154,10 @@ def with_our_names(
 
 def _refuse_settings(mapping: Mapping[str, object], where: str) -> None:
     """Name torchforge's settings, and all else that is not ours in such sections or at the top, at once."""
-    foreign = [key for key in _leaves(mapping, "") if not _is_ours(key)]
+    leaves = list(_leaves(mapping, ""))
+    if any(key in MOVED for key in leaves):
+        return  # an older recipe of ours: where its fields are now is said when it is built
+    foreign = [key for key in leaves if not _is_ours(key)]
     if isinstance(mapping.get("model"), str):  # ours is a section
         foreign.append("model")
     known = {key: setting for key in foreign if (setting := _setting_of(key))}

@@ -162,7 +162,7 @@ def services(folder: RunFolder, sampler: TaskSampler, *, rows: bool = True) -> S
     made: dict[str, Any] = {
         "session": session,
         "dataset": dataset(sampler),
-        "trainer": TrainerCalls(learner, trainer, checkpoints, Sinks()),  # type: ignore[arg-type]
+        "trainer": TrainerCalls(learner, trainer, checkpoints, Sinks(), RECIPE.advantage),  # type: ignore[arg-type]
         "replay_buffer": BufferCalls.of(RECIPE.loop, Pieces(replay_buffer={"max_policy_age": None})),
         "rows": Rows() if rows else None,
         "checkpoints": checkpoints,
