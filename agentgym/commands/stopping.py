@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
-from agentgym.commands.leaving import THREADS_S
+from agentgym.commands import leaving
+from agentgym.commands.leaving import GIVEN_UP_S, THREADS_S
 from agentgym.held_loop import watching
 
 log = logging.getLogger(__name__)
@@ -142,9 +143,9 @@ def serve_until_stopped(server: Coroutine[Any, Any, None], say: Callable[[str], 
 
 
 class Threads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. After a signal one that does not return is not waited for.
+    """The threads of `asyncio.to_thread`. One that does not return is waited for shortly: its caller has given it up.
 
-    stopped: whether there was a signal.
+    stopped: whether there was a signal, after which there is less time.
     """
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
@@ -153,10 +154,11 @@ class Threads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=True)
-        left_s = THREADS_S
+        left_s = GIVEN_UP_S
         while wait and left_s > 0 and any(thread.is_alive() for thread in self._threads):
             time.sleep(0.02)
-            left_s -= 0.02 * self._stopped()
+            left_s -= 0.02 if not self._stopped() else 0.02 * GIVEN_UP_S / THREADS_S
+        leaving.given_up += [thread for thread in self._threads if wait and thread.is_alive()]
 
 
 class _Action(ctypes.Structure):

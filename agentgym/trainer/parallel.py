@@ -23,7 +23,9 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.context import Context
 
 T = TypeVar("T")
-_filters = threading.RLock()
+_changing_filters = threading.Lock()
+_filters: list[warnings.catch_warnings[None]] = []
+_inside: list[None] = []  # one for each thread in `expected_warnings_off`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +102,22 @@ def expected_warnings_off() -> Iterator[None]:
     """Silence torch's warnings about what is intended: saving and loading in a single process, drawing random
     weights for a sharded model on a CPU, and how torchtitan restores a schedule.
 
-    The filters are the process's: of two threads, one would take back what the other still needs.
+    The filters are the process's: of threads that are in here together, the last one puts the earlier ones back.
     """
-    expected = ("torch.distributed is disabled", "DTensor random operators", "To get the last learning rate")
-    with _filters, warnings.catch_warnings():
-        for message in expected:
-            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+    with _changing_filters:
+        if not _inside:
+            _filters.append(warnings.catch_warnings())
+            _filters[0].__enter__()
+            for message in ("torch.distributed is disabled", "DTensor random operators", "To get the last learning"):
+                warnings.filterwarnings("ignore", message=message, category=UserWarning)
+        _inside.append(None)
+    try:
         yield
+    finally:
+        with _changing_filters:
+            _inside.pop()
+            if not _inside:
+                _filters.pop().__exit__(None, None, None)
 
 
 def join(config: TrainerConfig) -> Ranks:

@@ -203,7 +203,7 @@ async def gone_s(code: str, number: signal.Signals) -> float:
         async with asyncio.timeout(60):
             line = await process.stdout.readline()
         child = 0 if line == b"ready\n" else int(line)
-        assert len(await owned_by(process.pid)) == 3
+        assert len(await owned_by(process.pid)) == 4
         process.send_signal(number)
         began_s = time.monotonic()
         async with asyncio.timeout(60):

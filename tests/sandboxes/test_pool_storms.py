@@ -37,6 +37,7 @@ class Container:
         self.under_way: set[asyncio.Future[Frame]] = set()
         self.crowded = 0.05
         self.closed = False
+        self.machine = None
 
     @property
     def usable(self) -> bool:

@@ -92,7 +92,7 @@ NO_RLIMITS: tuple[Patch, ...] = (
     ("    lower(resource.RLIMIT_NPROC, limits.processes)\n", ""),
     ("        lower(kind, amount)\n", "        pass\n"),
 )
-NO_LANDLOCK: tuple[Patch, ...] = (('    restrict_writes(alone="keeper" not in order)\n', ""),)
+NO_LANDLOCK: tuple[Patch, ...] = (('restrict_writes(alone="keeper" not in order)\n', "pass\n"),)
 STAY_ROOT: tuple[Patch, ...] = (
     *NO_LANDLOCK,
     ("    os.setgroups([])\n", ""),

@@ -91,7 +91,7 @@ async def answers(random: Random) -> None:
             verdict = verdict_of(await container.call("grade", grade_blobs(request), SHORT), request)
             assert len(verdict.results) == 1
         elif roll == 3:
-            await session.open(8, {}, 0.05)
+            await session.open(DockerConfig(start_timeout_s=0.05), {})
             assert isinstance((await session.run("", limits=SHORT)).status, RunStatus)
         elif roll == 4:
             assert isinstance(await session.read("a"), bytes)
