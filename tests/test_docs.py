@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
@@ -136,7 +137,9 @@ def test_a_program_runs_and_prints_what_is_shown(block: Block, place: Path, requ
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")} if SMALL in block.text else None
     command = [sys.executable, "-W", "error", "pasted.py"]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280, env=environ)
-    assert (done.returncode, done.stderr) == (0, ""), block.name
+    # the program has ended by then: Python up to 3.13 and Monarch's threads, see `agentgym.commands.leaving`
+    lost_at_exit = (done.returncode, done.stderr.strip()) == (-signal.SIGABRT, "FATAL: exception not rethrown")
+    assert lost_at_exit or (done.returncode, done.stderr) == (0, ""), block.name
     after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
     if after and after[0].page == block.page and after[0].language == "output":
         assert done.stdout.split() == after[0].text.split()
