@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple
 
 from agentgym.errors import UserError, nearest
 
@@ -22,8 +22,16 @@ class Reduce(StrEnum):
     STD = "std"
 
 
-State: TypeAlias = tuple[str, str, int, float, float, float, float]
-"""Name and reduction; of the values: how many, their sum, the sum of their squares, the largest, the smallest."""
+class State(NamedTuple):
+    """The values of a metric so far. deviations: the sum of their squared distances from their mean."""
+
+    name: str
+    reduction: str
+    num_values: int
+    total: float
+    deviations: float
+    largest: float
+    smallest: float
 
 
 @dataclass(slots=True)
@@ -36,12 +44,12 @@ class Observed:
 
     def add(self, state: State) -> None:
         """Raises UserError for a name that has another reduction."""
-        name, reduction, *_ = state
         with self._lock:
-            before = self._states.get(name)
-            if before is not None and before[1] != reduction:
-                raise UserError(f"the metric {name!r} is recorded as {before[1]} and as {reduction}; give each a name")
-            self._states[name] = state if before is None else _both(before, state)
+            before = self._states.get(state.name)
+            if before is not None and before.reduction != state.reduction:
+                both = f"{before.reduction} and as {state.reduction}"
+                raise UserError(f"the metric {state.name!r} is recorded as {both}; give each a name")
+            self._states[state.name] = state if before is None else _both(before, state)
 
     def take(self) -> list[State]:
         """What was recorded since the last time."""
@@ -58,13 +66,13 @@ class Observed:
     def absorb(self, states: Iterable[State]) -> None:
         """Of another process. A name that has another reduction here is left out."""
         for state in states:
-            before = self._states.get(state[0])
-            if before is None or before[1] == state[1]:
+            before = self._states.get(state.name)
+            if before is None or before.reduction == state.reduction:
                 self.add(state)
 
     def values(self) -> dict[str, float]:
         """The metrics since the last time."""
-        return {state[0]: _reduced(state) for state in self.take()}
+        return {state.name: _reduced(state) for state in self.take()}
 
 
 def record_metric(name: str, value: float, reduction: Reduce | str = Reduce.MEAN) -> None:
@@ -76,7 +84,7 @@ def record_metric(name: str, value: float, reduction: Reduce | str = Reduce.MEAN
     if reduction not in [*Reduce]:
         raise UserError(f"record_metric: no reduction {reduction!r}.{nearest(str(reduction), [*Reduce])}")
     number = float(value)
-    OBSERVED.add((name, str(reduction), 1, number, number * number, number, number))
+    OBSERVED.add(State(name, str(reduction), 1, number, 0.0 * number, number, number))  # nan stays nan
 
 
 OBSERVED = Observed()
@@ -84,27 +92,28 @@ OBSERVED = Observed()
 
 
 def _both(one: State, other: State) -> State:
-    name, reduction, count, total, squares, largest, smallest = one
-    return (
-        name,
-        reduction,
-        count + other[2],
-        total + other[3],
-        squares + other[4],
-        max(largest, other[5]),
-        min(smallest, other[6]),
+    """Of all values. Sums of squares would lose what is small beside the mean (Chan et al. 1979)."""
+    count = one.num_values + other.num_values
+    apart = other.total / other.num_values - one.total / one.num_values
+    return State(
+        one.name,
+        one.reduction,
+        count,
+        one.total + other.total,
+        one.deviations + other.deviations + apart * apart * one.num_values * other.num_values / count,
+        max(one.largest, other.largest),
+        min(one.smallest, other.smallest),
     )
 
 
 def _reduced(state: State) -> float:
-    _, reduction, count, total, squares, largest, smallest = state
-    match reduction:
+    match state.reduction:
         case Reduce.SUM:
-            return total
+            return state.total
         case Reduce.MAX:
-            return largest
+            return state.largest
         case Reduce.MIN:
-            return smallest
+            return state.smallest
         case Reduce.STD:
-            return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))  # in this order nan stays
-    return total / count
+            return math.sqrt(state.deviations / state.num_values)
+    return state.total / state.num_values

@@ -40,6 +40,24 @@ except Stopped as stopped:
 """
 
 
+GIVEN_UP = """
+import asyncio, time
+from agentgym.commands import leaving, stopping
+
+leaving.THREADS_S = stopping.GIVEN_UP_S = 0.2
+
+async def job():
+    try:
+        async with asyncio.timeout(0.1):
+            await asyncio.to_thread(time.sleep, 1e6)
+    except TimeoutError:
+        return "given up"
+
+print(stopping.run_until_stopped(job(), say=print))
+leaving.leave(0)
+"""
+
+
 def sleeps() -> None:
     time.sleep(1e6)
 
@@ -233,3 +251,9 @@ def test_the_second_signal_always_ends_the_process(what: str, code: int) -> None
             pytest.fail("it lives")
         finally:
             process.kill()
+
+
+def test_a_thread_that_its_caller_has_given_up_does_not_keep_the_process() -> None:
+    """As a step of an environment that hangs in `asyncio.to_thread`, at its limit of time."""
+    done = subprocess.run([sys.executable, "-c", GIVEN_UP], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "given up\n", "")

@@ -10,7 +10,7 @@ import pytest
 
 from agentgym.actors.replies import Answer
 from agentgym.errors import UserError
-from agentgym.observed import OBSERVED, Observed, Reduce, record_metric
+from agentgym.observed import OBSERVED, Observed, Reduce, State, record_metric
 
 
 def test_values_are_reduced_over_processes_and_none_counts_twice() -> None:
@@ -21,8 +21,8 @@ def test_values_are_reduced_over_processes_and_none_counts_twice() -> None:
     sent = pickle.loads(pickle.dumps(Answer(number=0, body=b"")))
     assert not OBSERVED.take(), "the answer took them along"
     here = Observed()
-    here.add(("own/mean", "mean", 1, 3.0, 9.0, 3.0, 3.0))
-    here.add(("own/sum", "max", 1, 3.0, 9.0, 3.0, 3.0))
+    here.add(State("own/mean", "mean", 1, 3.0, 0.0, 3.0, 3.0))
+    here.add(State("own/sum", "max", 1, 3.0, 0.0, 3.0, 3.0))
     here.absorb(sent.observed)
     found = here.values()
     assert found.pop("own/std") == pytest.approx(math.sqrt(14 / 3))
@@ -31,6 +31,9 @@ def test_values_are_reduced_over_processes_and_none_counts_twice() -> None:
     with ThreadPoolExecutor(8) as threads:
         [*threads.map(lambda _: [record_metric("own/count", 1, "sum") for _ in range(500)], range(8))]
     assert OBSERVED.values() == {"own/count": 4000.0}
+    for value in (1e9, 1e9 + 1.0):
+        record_metric("own/a", value, "std")
+    assert OBSERVED.values()["own/a"] == 0.5
     record_metric("own/a", math.nan, "std")
     assert math.isnan(OBSERVED.values()["own/a"]), "not zero"
 
