@@ -93,6 +93,8 @@ class Environment(ABC, Generic[State]):
     splits: tuple[Split, ...] = ("train", "test")  # an evaluation set has ("test",) alone
     tools: ClassVar[type | None] = None  # the class of `context.state`: its public methods are the agent's tools
     dynamic_tools: ClassVar[bool] = False  # whether `toolbox` is asked again before each later turn
+    call_timeout_s: float = 0.0  # of a call into it, where that is more than rollout.env_timeout_s
+    grade_timeout_s: float = 3600.0  # of `grade`
     shorthand: ClassVar[str] = ""  # the option that VALUE gives in `--env NAME:VALUE`
     requirements: ClassVar[str] = ""  # what to install or fetch before it can be built, as in `pip install bfcl-eval`
     benchmarks: ClassVar[Mapping[str, Benchmark]] = {}  # published sets that it plays, by name
@@ -131,6 +133,13 @@ class Environment(ABC, Generic[State]):
     async def after_calls(self, context: EpisodeContext[State]) -> Reply:
         """Say more, or end the episode, after the calls of a turn were answered. By default the agent goes on."""
         return Reply()
+
+    async def grade(self, context: EpisodeContext[State]) -> None:
+        """Judge what the episode left, whatever ended it, and write that into `info`; the session is still open.
+
+        For verdicts that take long, as a test suite's: it may take `grade_timeout_s`, which is not counted in the
+        episode's time. Not called for an episode that broke, or that earns the floor.
+        """
 
     async def finish(self, context: EpisodeContext[State]) -> None:
         """Release what `start` took. Called whenever `start` was, also when that raised or timed out."""

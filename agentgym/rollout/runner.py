@@ -240,13 +240,28 @@ class EpisodeRunner:
         elif episode.outcome is None:
             episode.outcome = Outcome.SCORED
 
-    async def call(self, what: str, method: Callable[[EpisodeContext[Any]], Awaitable[Answer]]) -> Answer:
-        """Call into the environment. Timers are set only for a call that waits: most do not."""
+    async def grade(self) -> None:
+        """Have the environment judge an episode that ended and has no outcome yet."""
+        episode, environment = self.episode, self.environment
+        if episode.stop is None or episode.outcome is not None or _is_default(environment.grade, Environment.grade):
+            return
+        self.until_s = math.inf  # the episode's time is over
+        began = time.monotonic()
+        await self.call("grade", environment.grade, environment.grade_timeout_s)
+        episode.timing_s["grade_s"] = time.monotonic() - began
+
+    async def call(
+        self, what: str, method: Callable[[EpisodeContext[Any]], Awaitable[Answer]], limit_s: float = 0.0
+    ) -> Answer:
+        """Call into the environment. Timers are set only for a call that waits: most do not.
+
+        limit_s: where it is more than what such calls may take.
+        """
         time_s = asyncio.get_running_loop().time  # that of the timeouts
         began, times_s = time_s(), self.episode.timing_s
         try:
             begun = Begun(method(self.context), self.config.env_timeout_s)
-            return begun.answer if begun.ended else await self._limited(begun)
+            return begun.answer if begun.ended else await self._limited(begun, limit_s)
         except EpisodeTimeOver:
             raise
         except InfraError as error:
@@ -258,8 +273,9 @@ class EpisodeRunner:
         finally:
             times_s["environment_s"] = times_s.get("environment_s", 0.0) + time_s() - began
 
-    async def _limited(self, begun: Begun[Answer]) -> Answer:
-        left_s, limit_s = self.left_s, self.config.env_timeout_s
+    async def _limited(self, begun: Begun[Answer], limit_s: float) -> Answer:
+        left_s = self.left_s
+        limit_s = max(limit_s, self.config.env_timeout_s, self.environment.call_timeout_s)
         try:
             async with asyncio.timeout(min(left_s, limit_s)) as limit:
                 return await begun
@@ -275,7 +291,7 @@ class EpisodeRunner:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The span from an environment's `start` to its `finish`."""
+    """The span from an environment's `start` to its `grade` and `finish`."""
 
     _runner: EpisodeRunner
 
@@ -295,7 +311,13 @@ class Started:
     ) -> None:
         if error is not None:
             await self._finish_after_error()
-        elif not _is_default(self._runner.environment.finish, Environment.finish):
+            return
+        try:
+            await self._runner.grade()
+        except BaseException:
+            await self._finish_after_error()
+            raise
+        if not _is_default(self._runner.environment.finish, Environment.finish):
             await self._runner.call("finish", self._runner.environment.finish)
 
     async def _finish_after_error(self) -> None:

@@ -32,6 +32,7 @@ class SayYes(Environment[list[str]]):
     def __init__(self, breaks=None) -> None:
         self.breaks = breaks or {}
         self.finished = []
+        self.graded = 0
         self.contexts = []
 
     def tasks(self, split, seed=0):
@@ -72,6 +73,10 @@ class SayYes(Environment[list[str]]):
         context.info["success"] = said == "yes"
         again = ({"role": "user", "content": "try again"},)
         return Reply(messages=() if said == "yes" else again, done=said == "yes", invalid=said == "bad")
+
+    async def grade(self, context):
+        self.graded += 1
+        await self._maybe_break("grade")
 
     async def finish(self, context):
         self.finished.append(context.state)
@@ -191,6 +196,21 @@ def test_an_error_in_finish_costs_the_episode_but_hides_no_earlier_one(play):
     assert episode.error.source == "environment:say_yes.finish" and "busy" in episode.error.message
     episode, _ = play("crash", breaks={"finish": OSError("busy")})
     assert episode.error.source == "environment:say_yes.reply"
+
+
+@pytest.mark.parametrize(
+    ("says", "graded"), [("yes", 1), ("no", 1), ("slowslow", 1), ("bad", 0), ("crash", 0), ("hang", 0)]
+)
+def test_what_ended_and_earns_no_floor_is_graded_once_beyond_the_episodes_time(play, says, graded):
+    config = RolloutConfig(episode_time_s=5, cut_turns="score", max_retries=0)
+    episode, _ = play(says, config=config, breaks={"grade": 900.0}, delay_s=30 if says == "slowslow" else 0)
+    assert play.environment.graded == graded and ("grade_s" in episode.timing_s) == bool(graded)
+    assert (episode.outcome is Outcome.SCORED) == bool(graded)
+
+
+def test_an_error_in_grade_costs_the_episode_which_finishes(play):
+    episode, _ = play("yes", breaks={"grade": InfraError("no verdict")}, config=RolloutConfig(max_retries=1))
+    assert (episode.error.source, episode.retries) == ("environment:say_yes.grade", 1)
 
 
 def test_a_reply_that_is_none_is_the_environments_error(play):

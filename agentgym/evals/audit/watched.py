@@ -18,7 +18,7 @@ from agentgym.held_loop import HeldTooLong
 Result = TypeVar("Result")
 
 PACKAGE = str(Path(__file__).parents[2])  # frames in it are ours, not the environment's
-METHODS = ("start", "reply", "finish", "toolbox", "after_calls")
+METHODS = ("start", "reply", "grade", "finish", "toolbox", "after_calls")
 TRACE_LINES = 8
 SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a core, ns that it waited for one, turns
 
