@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from agentgym.cases import DEFAULT_LIMITS as DEFAULT_LIMITS
 from agentgym.cases import AssertCase as AssertCase
@@ -76,6 +77,89 @@ class FileInfo:
     is_folder: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """What a container has that differs from its image. path: absolute."""
+
+    path: str
+    kind: Literal["changed", "added", "deleted"]
+
+
+class MachineFiles(Protocol):
+    """Files of a task's container, through the engine: no program of the container plays a part.
+
+    Paths are absolute, and none lies below /dev, /proc, /sys or /.agentgym. A missing file, one that is too large and
+    a path that is refused raise FileRefused; an engine that fails raises InfraError.
+    """
+
+    async def get_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        """A regular file's bytes. A link, a device, a folder and a file of more than max_bytes are refused."""
+        ...
+
+    async def get(
+        self, path: str, *, max_bytes: int = 64 << 20, exclude: Sequence[str] = (), keep_links: bool = False
+    ) -> bytes:
+        """What a folder contains, as a tar archive with names below it; of a file, that file by its last name.
+
+        The archive has folders, regular files without setuid bits, and links that stay inside: it may be given to `put`
+        of another machine, and unpacked here. keep_links: links that leave the folder too, for `put` alone.
+        exclude: patterns as of `tar --exclude`: `*.pyc`, `build/out`.
+        """
+        ...
+
+
+class FrozenMachine(MachineFiles, Protocol):
+    """A container's files as they were at one moment. No process of it runs, and none can change them.
+
+    image: for `SandboxSpec.image`, of a session in which no process of that container ever ran.
+    changes: what differs from the image that the container was made of, its /tmp and the like too, sorted by path.
+    """
+
+    image: str
+    changes: tuple[FileChange, ...]
+
+
+class Machine(MachineFiles, Protocol):
+    """A task's own container, beside what `Session` does in it as the task's user."""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        folder: str = ".",
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> RunResult:
+        """As `Session.exec`. user: `root`, `name`, `1000` or `1000:1000` in place of the session's; env: further
+        variables. Raises UserError for a user that the image does not have."""
+        ...
+
+    async def put(
+        self, folder: str, files: bytes | Mapping[str, bytes] | Path, *, replace: bool = False, owner: int = 0
+    ) -> None:
+        """Lay files into a folder, which is made if need be.
+
+        files: a tar archive that `get` returned; contents by path below the folder, of which those that begin with
+        `#!` can be executed; or a folder of this machine. replace: nothing else is left in the folder, and a link in
+        its place is no more. owner: the uid and gid of files that are not an archive's.
+        """
+        ...
+
+    async def end_processes(self) -> None:
+        """Kill all that runs in the container but our agent. Raises SandboxDirty for what can't be killed."""
+        ...
+
+    def freeze(self) -> AbstractAsyncContextManager[FrozenMachine]:
+        """The container's files as an image, which is removed when the block ends; the session goes on.
+
+        Raises FileRefused when they are more than the spec's disk_mib, and UserError where the image keeps a folder on
+        a volume, which no image contains.
+        """
+        ...
+
+
 class Session(Contract, Protocol):
     """A sandbox for one episode: names, files and processes last from call to call, until reset or close.
 
@@ -126,6 +210,11 @@ class Session(Contract, Protocol):
         """
         raise UserError("sessions of this sandbox lead to no server of ours; take the sandbox 'docker'")
 
+    @property
+    def machine(self) -> Machine:
+        """The container of a session with profile "task", for the environment. Raises UserError for all others."""
+        raise UserError("only sessions of profile 'task' of the sandbox 'docker' have a machine of their own")
+
 
 class Sandbox(Protocol):
     """What environments call. Calls may overlap; each is isolated from every other."""
@@ -163,7 +252,16 @@ class Sandbox(Protocol):
             raise UserError(
                 f"sandbox {self.name!r} has no sessions in images that a task names; take the sandbox 'docker'"
             )
+        if spec.network == "public":
+            raise UserError(f"sessions of sandbox {self.name!r} have no network 'public'; take the sandbox 'docker'")
         return self.session(network=spec.network)
+
+    def expect(self, specs: Iterable[SandboxSpec]) -> None:
+        """Sessions that will be asked for, in this order: what takes long is prepared meanwhile, as images are.
+
+        It may be called again with what comes after those, and does nothing where there is nothing to prepare.
+        """
+        return
 
 
 class SandboxBackend(Sandbox, Contract, Protocol):

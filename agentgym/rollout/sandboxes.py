@@ -17,6 +17,7 @@ from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
     Capabilities,
     FileRefused,
+    Machine,
     RunResult,
     Sandbox,
     SandboxBackend,
@@ -261,6 +262,10 @@ class _Guarded:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    @property
+    def machine(self) -> Machine:
+        return cast(Machine, _Guarded(self._inner.machine, self._sandbox, self._activity))
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         return self._held(lambda: self._inner.session(network=network))

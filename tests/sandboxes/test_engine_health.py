@@ -18,11 +18,11 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, endpoint_of
-from agentgym_sandboxes.docker.engine import Image
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, facts_of
 from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError
 from agentgym_sandboxes.docker.image import RECIPE, ImageChoice
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.reaper import is_forgotten
 

@@ -19,8 +19,8 @@ from agentgym.sandbox import SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Image
 from agentgym_sandboxes.docker.image import RECIPE, ImageChoice, provide_image, reference_of
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.layer import PackageLayer, build_command
 from agentgym_sandboxes.docker.profile import PACKAGES_LABEL, container_settings
 from agentgym_sandboxes.docker.requirements import read_requirements

@@ -14,8 +14,9 @@ from pool_fakes import Factory, FakeSession, until
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import Limits, SandboxBackend, SandboxDirty, SandboxLost, SandboxUnavailable
 from agentgym.testing import fast, settle
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Image
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.machine import Machine, Request
 from agentgym_sandboxes.docker.session_pool import Others, SessionPool
 from agentgym_sandboxes.docker.session_pools import MAX_POOLS, SessionPools
@@ -224,7 +225,7 @@ async def test_what_can_not_be_removed_costs_the_container() -> None:
 async def test_hosts_are_refused_where_there_is_no_network_for_sessions() -> None:
     async with pooled(sessions()) as pool:
         with pytest.raises(UserError, match=r"pypi\.org is asked for"):
-            async with pool.session(("pypi.org",)):
+            async with pool.session(SandboxSpec(session=True, network=("pypi.org",))):
                 pass
 
 

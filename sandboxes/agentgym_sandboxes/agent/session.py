@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Callable, cast
 
 from . import frames, repl
@@ -44,7 +45,8 @@ End = dict[str, float]
 def register(reactor: Reactor) -> dict[str, frames.OnFrame]:
     """The operations `session.*`, of the one session of this container."""
     session = Session(reactor)
-    in_turn = {"run": session.run, "exec": session.exec, "files": session.files, "reset": session.reset}
+    in_turn = {"run": session.run, "exec": session.exec, "files": session.files, "reset": session.reset,
+               "end": session.end_processes}  # fmt: skip
     return {
         "session.open": session.open,
         "session.cancel": session.cancel,
@@ -170,11 +172,19 @@ class Session:
             os.close(fd)
 
     def exec(self, frame: frames.Frame) -> None:
-        """Blobs: JSON of `argv` and `folder`; stdin."""
+        """Blobs: JSON of `argv` and `folder`, in a task's container also `user` and `env`; stdin."""
+        request, user, env = json.loads(frame.blobs[0]), self._user, self._env
+        if request.get("user"):
+            try:
+                other = find_user(request["user"])
+            except LookupError as error:
+                self._answer({"id": frame.header["id"], "refused": str(error)})
+                return
+            user, env = [other.uid, other.gid, other.groups], {**env, "HOME": other.home}
         turn = self._begin(frame, self._interpreter, is_exec=True)
-        request = {**json.loads(frame.blobs[0]), **self._work, "env": self._env}
+        request = {**request, **self._work, "env": {**env, **request.get("env", {})}}
         fds = [memory_file(json.dumps(request).encode()), memory_file(frame.blobs[1]), *self._outputs(turn)]
-        self._spawn("exec", self._uid, turn.job.limits, fds, functools.partial(self._command_ended, turn))
+        self._spawn("exec", self._uid, turn.job.limits, fds, functools.partial(self._command_ended, turn), user)
 
     def _begin(self, frame: frames.Frame, interpreter: Interpreter | None, *, is_exec: bool = False) -> Turn:
         limits = self._limits(cast("dict[str, float]", frame.header["limits"]))
@@ -309,10 +319,18 @@ class Session:
             interpreter.control.close()
             interpreter.control = None
 
-    def _spawn(self, op: str, keeper: int, limits: ChildLimits, fds: list[int], on_end: Callable[[End], None]) -> None:
+    def _spawn(
+        self,
+        op: str,
+        keeper: int,
+        limits: ChildLimits,
+        fds: list[int],
+        on_end: Callable[[End], None],
+        user: Sequence[object] = (),
+    ) -> None:
         order: dict[str, object] = {"op": op, "uid": self._uid, "keeper": keeper, "limits": limits._asdict()}
         if self._user:
-            order["user"] = self._user
+            order["user"] = user or self._user
         self._reactor.spawn(order, fds, on_end)
 
     # Files and reset
@@ -359,26 +377,34 @@ class Session:
 
     def reset(self, frame: frames.Frame) -> None:
         """Kill all, wipe all, go on under another uid."""
+        self._end_all(cast(int, frame.header["id"]), wipe=True)
+
+    def end_processes(self, frame: frames.Frame) -> None:
+        """Kill all."""
+        self._end_all(cast(int, frame.header["id"]), wipe=False)
+
+    def _end_all(self, number: int, *, wipe: bool) -> None:
         interpreter, self._interpreter = self._interpreter, None
         self._python_lost = False
         if interpreter is not None:
             self._forget(interpreter)
         while self._drained:
             self._undrain(self._drained[0])
-        self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)
+        self._sweep(number, time.monotonic() + SWEEP_PATIENCE_S, wipe=wipe)
 
-    def _sweep(self, number: int, deadline_s: float, num_kills: int = 0) -> None:
+    def _sweep(self, number: int, deadline_s: float, num_kills: int = 0, *, wipe: bool) -> None:
         sweeper = self._reactor.sweeper
         busy = sweeper.has_processes(self._uid)
         if busy:
             sweeper.kill(self._uid)
             if time.monotonic() < deadline_s or num_kills < MIN_KILLS:
-                again = functools.partial(self._sweep, number, deadline_s, num_kills + 1)
+                again = functools.partial(self._sweep, number, deadline_s, num_kills + 1, wipe=wipe)
                 self._reactor.call_at(time.monotonic() + 0.002, again)
                 return
-        if busy or not sweeper.wipe(self._uid):
+        if busy or (wipe and not sweeper.wipe(self._uid)):
             self._answer({"id": number, "reason": "dirty"})
             return
-        self._reactor.give_uid(self._uid)
-        self._uid = self._reactor.take_uid()
+        if wipe:
+            self._reactor.give_uid(self._uid)
+            self._uid = self._reactor.take_uid()
         self._answer({"id": number, "reason": None})

@@ -22,13 +22,12 @@ from agentgym_sandboxes.docker.layer import PackageLayer
 from agentgym_sandboxes.docker.machine import Request, request_of
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
-from agentgym_sandboxes.docker.session_network import SessionNetworks
+from agentgym_sandboxes.docker.session_network import SessionNetworks, allowed_by
 from agentgym_sandboxes.docker.session_pool import Others, SessionPool
 from agentgym_sandboxes.docker.session_pools import SessionPools
 from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
 from agentgym_sandboxes.host.backend import NOT_STARTED, AgentBackend, Answer
 from agentgym_sandboxes.host.reaper import owner_label
-from agentgym_sandboxes.network.allow_list import AllowList
 
 
 class DockerBackend(AgentBackend):
@@ -100,7 +99,8 @@ class DockerBackend(AgentBackend):
 
             def make_pool(request: Request | None, others: Others) -> SessionPool:
                 start = partial(group.start_container, session=True, request=request)
-                return SessionPool(self.config, start, networks.open, self._meter, networks.forward, others)
+                config = replace(self.config, spare_sessions=0) if request and request.once else self.config
+                return SessionPool(config, start, networks.open, self._meter, networks.forward, others)
 
             self._sessions = SessionPools(make_pool, group.machine)
             group.watch()
@@ -138,10 +138,11 @@ class DockerBackend(AgentBackend):
 
     def session_for(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Session]:
         """The same, in the image that the spec names and under its profile."""
-        AllowList(spec.network)
+        allowed_by(spec.network)
         if self._sessions is None:
             raise SandboxUnavailable(NOT_STARTED)
-        return self._sessions.session(request_of(spec, self.config, self._image), spec.network)
+        request = request_of(spec, self.config, self._image)
+        return self._sessions.session(request, replace(spec, network=()) if request and request.bridge else spec)
 
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start, under the names in `counts.py` and `meter.py`."""

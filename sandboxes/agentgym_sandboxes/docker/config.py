@@ -93,6 +93,9 @@ class DockerConfig:
     session_profile: str = "hardened"
     """What contains sessions whose task does not say: hardened, or task: a writable root and the image's user
     (docs/security.md)."""
+    public_network: str = "proxy"
+    """What network "public" of a task is: proxy, which reaches every public host and no private one by http_proxy and
+    https_proxy, or bridge, the engine's own network, from which this machine's neighbours can be reached, too."""
     max_sessions: int = 16
     """Sessions at a time, each with a container of its own."""
     spare_sessions: int = 1
@@ -117,6 +120,8 @@ class DockerConfig:
             )
         if self.session_profile not in PROFILES:
             raise UserError(f"session_profile is {self.session_profile!r}; take one of {', '.join(PROFILES)}")
+        if self.public_network not in ("proxy", "bridge"):
+            raise UserError(f"public_network is {self.public_network!r}; take proxy or bridge")
         self._check_engines()
         self._check_packages()
         for at in self.volumes:

@@ -8,7 +8,7 @@ import itertools
 import struct
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from agentgym.errors import InfraError, UserError
@@ -18,8 +18,10 @@ from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.failures import EngineError
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.machine import Machine
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
+from agentgym_sandboxes.docker.task_machine import DockerMachine, Exec
 from agentgym_sandboxes.host.answers import Crowded, NotAlone
 from agentgym_sandboxes.host.bundle import agent_argument
 from agentgym_sandboxes.host.running import wire_limits
@@ -80,6 +82,7 @@ class Container:
         self.start_s = 0.0
         self.lost: str | None = None
         self.machine: Machine | None = None
+        self._owner = ""
         self.cause = "lost"
         self._engine = engine
         self._config = config
@@ -110,7 +113,7 @@ class Container:
         """Create it and wait for its agent's hello. Leaves nothing behind when it fails. mounts: of a session's."""
         began_s = time.monotonic()
         container = cls(engine, config, on_change)
-        container.machine = machine
+        container.machine, container._owner = machine, owner
         loop = asyncio.get_running_loop()
         hello = container._pending[0] = loop.create_future()
         hello.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -225,6 +228,12 @@ class Container:
         if "error" in frame.header:
             raise SandboxLost(f"container {self.name}: its agent refused {op!r}: {frame.header['error']}")
         return frame
+
+    def task_machine(
+        self, image: Image, disk_mib: int, exec: Exec, end_processes: Callable[[], Awaitable[None]]
+    ) -> DockerMachine:
+        """The container as a task's machine. See `DockerMachine`."""
+        return DockerMachine(self._engine, self.name, image, self._owner, disk_mib, exec, end_processes)
 
     def give_up(self, why: str) -> None:
         """It can't be used any more: what is under way in it fails."""

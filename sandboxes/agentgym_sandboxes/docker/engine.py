@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,10 @@ from agentgym_sandboxes.docker.client import NoAnswer, open_client
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, check_url, endpoint_of, usual_urls
 from agentgym_sandboxes.docker.facts import EngineFacts, facts_of
 from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError, EngineUnreachable, NoEngineAnswers
+from agentgym_sandboxes.docker.image_facts import Image, image_of
 from agentgym_sandboxes.docker.inherited import end_with_us
 from agentgym_sandboxes.docker.lasting import lasting
-from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL, PACKAGES_LABEL
+from agentgym_sandboxes.docker.profile import LABEL, OWNER_LABEL
 from agentgym_sandboxes.docker.tunnel import Tunnel, TunnelError
 
 if TYPE_CHECKING:
@@ -56,25 +56,6 @@ class OwnedContainer:
     owner: str
     state: str
     age_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """An image that an engine has.
-
-    layers: hashes of its contents, the same on every engine. packages: what was added to it, as numpy==2.3.1.
-    env: its variables, as NAME=VALUE. volumes: its folders that the engine puts on a volume.
-    """
-
-    image_id: str
-    layers: tuple[str, ...]
-    digests: tuple[str, ...]
-    packages: tuple[str, ...] = ()
-    architecture: str = ""
-    user: str = ""
-    folder: str = ""
-    env: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
 
 
 class Engine:
@@ -188,19 +169,7 @@ class Engine:
             if isinstance(error.__cause__, ImageNotFound):
                 return None
             raise
-        config = found.get("Config") or {}
-        labels = config.get("Labels") or {}
-        return Image(
-            image_id=str(found["Id"]),
-            layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
-            digests=tuple(text.partition("@")[2] for text in found.get("RepoDigests") or ()),
-            packages=tuple(json.loads(labels.get(PACKAGES_LABEL, "[]"))),
-            architecture=str(found.get("Architecture") or ""),
-            user=str(config.get("User") or ""),
-            folder=str(config.get("WorkingDir") or ""),
-            env=tuple(config.get("Env") or ()),
-            volumes=tuple(config.get("Volumes") or ()),
-        )
+        return image_of(found)
 
     async def create(self, settings: dict[str, Json], name: str) -> str:
         """The id of a new container. Goes on when its caller is cancelled; `remove` waits for it."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
-from agentgym_sandboxes.docker.engine import Engine, Image
+from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.layer import PackageLayer, add_layer, build_command, tag_of
 from agentgym_sandboxes.docker.requirements import Requirement
 from agentgym_sandboxes.host.command import run_command

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
+from agentgym.errors import UserError
 from agentgym.types import Json, SandboxSpec
 from agentgym_sandboxes.agent.frames import Header
 from agentgym_sandboxes.agent.main import SESSION_CHILD
 from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.engine import Image
+from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.profile import MIB, ONE_THREAD, PROCESSES_PER_SESSION
 from agentgym_sandboxes.docker.tree import PYTHON, TREE
 from agentgym_sandboxes.docker.volumes import mount
@@ -35,22 +36,32 @@ _OF_HARDENED = ("ReadonlyRootfs", "CapDrop", "CapAdd", "SecurityOpt", "Tmpfs", "
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a session runs in: an image, by name, id or digest, under a profile, with so much memory."""
+    """What a session runs in: an image, by name, id or digest, under a profile, with so much memory and CPU.
+
+    bridge: it has the engine's own network. once: few sessions will be asked for, so none is kept warm."""
 
     image: str
     profile: str
     memory_mib: int
     name: str = field(default="", compare=False)  # of the image, for a person
+    cpus: float = 0.0
+    bridge: bool = False
+    once: bool = False
 
 
 def request_of(spec: SandboxSpec, config: DockerConfig, ours: str) -> Request | None:
     """None for a session in our own image. ours: its name."""
+    if spec.context is not None:
+        raise UserError(f"context is {spec.context!r}: images are not built yet; name an image")
     image, profile = spec.image or config.session_image, spec.profile or config.session_profile
     if image in (None, ours) and profile == "hardened":
         return None
     most = config.container_memory_mib
     image = image or ours
-    return Request(image, profile, max(most, spec.memory_mib) if profile == "task" else most, image)
+    if profile != "task":
+        return Request(image, profile, most, image)
+    bridge = spec.network == "public" and config.public_network == "bridge"
+    return Request(image, profile, max(most, spec.memory_mib), image, spec.cpus or config.cpus, bridge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +90,10 @@ class Machine:
                 host.pop(name, None)
             memory = self.request.memory_mib * MIB
             host |= {"Memory": memory, "MemorySwap": memory, "PidsLimit": TASK_PROCESSES, "ReadonlyPaths": _READ_ONLY}
+            host |= {
+                "NanoCpus": int(self.request.cpus * 1e9),
+                "NetworkMode": "bridge" if self.request.bridge else "none",
+            }
         else:
             folders = {folder: "rw,nosuid,nodev,mode=1777,size=1m" for folder in self.image.volumes}
             host["Tmpfs"] = {**folders, **cast("dict[str, Json]", host["Tmpfs"])}
@@ -86,6 +101,7 @@ class Machine:
         names = {pair.partition("=")[0] for pair in given}
         return {
             **settings,
+            "NetworkDisabled": not self.request.bridge,
             "Image": self.image.image_id,
             "Entrypoint": [*PYTHON, "-s", "-c", _READ_AGENT],
             "Cmd": [str(len(agent_argument().encode())), *uids, SESSION_CHILD],  # and nothing else to preload
@@ -94,7 +110,7 @@ class Machine:
             "HostConfig": host,
         }
 
-    def opening(self, config: DockerConfig) -> Header:
+    def opening(self, config: DockerConfig, spec: SandboxSpec) -> Header:
         """What the agent is given when a session begins."""
         own = dict(pair.split("=", 1) for pair in self.image.env if "=" in pair)
         env = {"PATH": PATH, **({} if self._is_task else ONE_THREAD), **own}
@@ -105,9 +121,9 @@ class Machine:
             "memory_mib": self.request.memory_mib,
             "file_mib": config.session_disk_mib,
             "processes": TASK_PROCESSES,
-            "env": env,
+            "env": env | dict(pair.split("=", 1) for pair in spec.env),
             "own_python": False,
-            "place": {"user": self.image.user, "work": self.image.folder},
+            "place": {"user": spec.user or self.image.user, "work": spec.workdir or self.image.folder},
         }
 
 

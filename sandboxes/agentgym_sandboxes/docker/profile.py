@@ -15,6 +15,7 @@ from agentgym_sandboxes.host.seccomp import seccomp_text
 MIB = 1 << 20
 LABEL = "agentgym.sandbox"
 OWNER_LABEL = "agentgym.owner"
+ORIGIN_LABEL = "agentgym.origin"  # of a frozen container: what the image that it was made of says, as JSON
 PACKAGES_LABEL = "agentgym.packages"  # of an image: what was added to it, as JSON
 VOLUME_LABEL = "agentgym.volume"  # of a volume: which folder was copied into it
 NUM_UIDS = 64

@@ -6,18 +6,28 @@ import collections
 import resource
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import Literal, TypeAlias
 
 from agentgym.errors import pip_install
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.outbound import Outbound
-from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.allow_list import AllowList, PublicHosts
 from agentgym_sandboxes.network.forward import Forward
 from agentgym_sandboxes.network.limits import ProxyLimits
 
 FEWEST_CONNECTIONS, MOST_CONNECTIONS = 4, 32  # of a session, at a time
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+Hosts: TypeAlias = Sequence[str] | Literal["public"]
+"""As `SandboxSpec.network` has them."""
+
+
+def allowed_by(hosts: Hosts) -> AllowList:
+    """Raises UserError for what is not a list of hosts."""
+    return PublicHosts() if hosts == "public" else AllowList(hosts)
 
 
 class SessionNetworks:
@@ -28,7 +38,7 @@ class SessionNetworks:
         self._limits = ProxyLimits(max_bytes=max_bytes, max_connections=max_connections)
         self._metrics = metrics
 
-    async def open(self, container: Container, hosts: Sequence[str], stack: AsyncExitStack) -> dict[str, str]:
+    async def open(self, container: Container, hosts: Hosts, stack: AsyncExitStack) -> dict[str, str]:
         """Serve a container until the stack is closed; returns the environment variables that name the proxy.
 
         Raises UserError for what is not a list of hosts, SandboxUnavailable without h11, SandboxLost when the
@@ -41,7 +51,7 @@ class SessionNetworks:
                 f"a session with an allow list needs a package that could not be imported ({error}). "
                 f"Install it with `{pip_install('docker')}`."
             ) from error
-        allowed = AllowList(hosts)
+        allowed = allowed_by(hosts)
         proxy = Proxy(container.name, allowed, self._limits, count=self._count)
         stack.callback(proxy.close)
         outbound = Outbound(container, proxy.serve, self._limits.max_connections)

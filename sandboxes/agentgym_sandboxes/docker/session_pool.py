@@ -6,25 +6,28 @@ import asyncio
 import collections
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.session_network import Hosts
 from agentgym_sandboxes.docker.sessions import DockerSession
 from agentgym_sandboxes.docker.upkeep import KeptPool, StartContainer
 from agentgym_sandboxes.host.meter import CallMeter
 
 log = logging.getLogger(__name__)
 
+ANY = SandboxSpec(session=True)
 BACKOFFS_S = (0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
 
-OpenNetwork: TypeAlias = Callable[[Container, Sequence[str], AsyncExitStack], Awaitable[Mapping[str, str]]]
+OpenNetwork: TypeAlias = Callable[[Container, Hosts, AsyncExitStack], Awaitable[Mapping[str, str]]]
 """Lets a container reach some hosts until the stack is closed; the environment variables that say how.
 
 Raises UserError for an invalid list of hosts.
@@ -81,10 +84,11 @@ class SessionPool(KeptPool):
         return {counts.SESSIONS_OPEN: len(self._leased), counts.SESSIONS_WAITING: waiting}
 
     @asynccontextmanager
-    async def session(self, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
+    async def session(self, spec: SandboxSpec = ANY) -> AsyncIterator[DockerSession]:
         """A session in a container of its own. Raises SandboxUnavailable when none comes free in time."""
+        network = spec.network
         if network and self._open_network is None:
-            raise UserError(f"this sandbox gives a session no network, but {', '.join(network)} is asked for")
+            raise UserError(f"this sandbox gives a session no network, but {network} is asked for")
         container = await self._lease()
         try:
             async with AsyncExitStack() as stack:
@@ -93,7 +97,7 @@ class SessionPool(KeptPool):
                     env = await self._open_network(container, network, stack)
                 forward = None if self._forward is None else partial(self._forward, container, stack=stack)
                 session = DockerSession(container, self._config.memory_mib, self._meter, forward)
-                await session.open(self._config, env)
+                await session.open(self._config, env, spec)
                 yield session
         finally:
             if container.lost is not None and not self._closed:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from agentgym.sandbox import SandboxUnavailable
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.machine import Machine, Request
-from agentgym_sandboxes.docker.session_pool import Others, SessionPool
+from agentgym_sandboxes.docker.session_pool import ANY, Others, SessionPool
 from agentgym_sandboxes.docker.sessions import DockerSession
 
 MAX_POOLS = 8
@@ -33,10 +34,10 @@ class SessionPools(Others):
         self._closed = False
 
     @asynccontextmanager
-    async def session(self, request: Request | None, network: tuple[str, ...] = ()) -> AsyncIterator[DockerSession]:
+    async def session(self, request: Request | None, spec: SandboxSpec = ANY) -> AsyncIterator[DockerSession]:
         """Raises as `SessionPool.session` does, and ImageUnusable."""
         pool = self._pool(request if request is None else await self._by_id(request))
-        async with pool.session(network) as session:
+        async with pool.session(spec) as session:
             yield session
 
     def num_taken(self, pool: SessionPool) -> int:
@@ -62,7 +63,7 @@ class SessionPools(Others):
     async def _by_id(self, request: Request) -> Request:
         if request not in self._ids:
             machine = await self._find(request)
-            self._ids[request] = replace(request, image=machine.image.image_id)
+            self._ids[request] = replace(request, image=machine.image.image_id, once=machine.image.is_frozen)
         return self._ids[request]
 
     def _pool(self, request: Request | None) -> SessionPool:

@@ -21,12 +21,14 @@ from agentgym.sandbox import (
     SandboxLost,
     Session,
 )
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.agent.frames import Frame, Header
 from agentgym_sandboxes.docker import counts
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.failures import ImageUnusable
 from agentgym_sandboxes.docker.machine import Machine, opening
+from agentgym_sandboxes.docker.task_machine import DockerMachine
 from agentgym_sandboxes.host.answers import NO_ANSWER
 from agentgym_sandboxes.host.meter import CallMeter
 from agentgym_sandboxes.host.running import result_of, wire_limits
@@ -52,20 +54,25 @@ class DockerSession(Session):
         self._led = ("", 0)  # to which target, and its port
         self._memory_mib = memory_mib
         self._machine: Machine | None = None
+        self._task_machine: DockerMachine | None = None
         self._meter = meter or CallMeter()
         self._turns = asyncio.Lock()
         self._home = ""
 
-    async def open(self, config: DockerConfig, env: Mapping[str, str]) -> None:
+    async def open(self, config: DockerConfig, env: Mapping[str, str], spec: SandboxSpec) -> None:
         """env: of its processes, besides what the image has. Raises SandboxUnavailable for an image's unknown user."""
         machine = self._machine = self._container.machine
-        header = opening(config) if machine is None else machine.opening(config)
+        header = opening(config) if machine is None else machine.opening(config, spec)
         self._memory_mib = cast(int, header["memory_mib"])
         header["env"] = {**cast("dict[str, str]", header["env"]), **env}
         frame = await self._container.ask("session.open", header, (), config.start_timeout_s)
         if machine is not None and "refused" in frame.header:
             raise ImageUnusable(f"image {machine.request.name} can't hold a session: {frame.header['refused']}")
         self._home = str(frame.header.get("home"))
+        if machine is not None and machine.request.profile == "task":
+            self._task_machine = self._container.task_machine(
+                machine.image, spec.disk_mib, self.exec_with, self.end_processes
+            )
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run code in the session's Python."""
@@ -75,10 +82,30 @@ class DockerSession(Session):
         self, command: str | Sequence[str], *, stdin: str = "", folder: str = ".", limits: Limits = DEFAULT_LIMITS
     ) -> RunResult:
         """Run a command. One that is not there exits with 127, as in a shell."""
+        return await self.exec_with({}, command, stdin, folder, limits)
+
+    async def exec_with(
+        self, more: Mapping[str, object], command: str | Sequence[str], stdin: str, folder: str, limits: Limits
+    ) -> RunResult:
+        """more: `user` and `env`, in a task's container. Raises UserError for a user that is not there."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         if not argv or any("\0" in part for part in [*argv, folder]):
             raise FileRefused(f"{command!r} in {folder!r}: a command has a name, and no NUL byte")
-        return await self._call("exec", [_json({"argv": argv, "folder": folder}), _bytes(stdin)], limits)
+        return await self._call("exec", [_json({**more, "argv": argv, "folder": folder}), _bytes(stdin)], limits)
+
+    @property
+    def machine(self) -> DockerMachine:
+        """Raises UserError for a session of another profile than 'task'."""
+        if self._task_machine is None:
+            raise UserError(
+                "a session of profile 'hardened' has no machine of its own; give SandboxSpec(profile='task')"
+            )
+        return self._task_machine
+
+    async def end_processes(self) -> None:
+        """Raises SandboxDirty for what can't be killed."""
+        async with self._turns:
+            await self._ask("session.end", {}, (), BACKSTOP_S)
 
     async def read(self, path: str, *, max_bytes: int = 16 << 20) -> bytes:
         """A regular file of at most max_bytes, and at most 64 MiB. Raises FileRefused."""
@@ -173,6 +200,8 @@ class DockerSession(Session):
 
     async def _ask(self, op: str, header: Header, blobs: Sequence[bytes], timeout_s: float) -> Frame:
         frame = await self._container.ask(op, header, blobs, timeout_s, cancel="session.cancel")
+        if op == "session.exec" and "refused" in frame.header:
+            raise UserError(str(frame.header["refused"]))
         reason = frame.header.get("reason", "failed")
         if reason == "no_python" and self._machine is not None:
             raise UserError(

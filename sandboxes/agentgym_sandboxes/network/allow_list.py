@@ -59,6 +59,18 @@ class AllowList:
         )
 
 
+class PublicHosts(AllowList):
+    """Every host of the public internet, at any port; no private address, and none of this machine's."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self._text = "every public host"
+
+    def entry_for(self, host: str, port: int) -> Entry | None:
+        """An entry for that host and port alone, so that any protocol may be spoken."""
+        return Entry(host=host, ports=(port,), subdomains=False)
+
+
 def _parse(text: str) -> Entry:
     try:
         if not isinstance(text, str):
