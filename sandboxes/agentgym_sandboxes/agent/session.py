@@ -19,6 +19,7 @@ from typing import Callable, cast
 
 from . import frames, repl
 from .claims import CLAIMS
+from .drains import Drains
 from .endings import num_connections
 from .frames import memory_file
 from .job import Job
@@ -32,7 +33,6 @@ from .users import find_user
 HOME = f"{WORK}/home"  # the same in every container: agents see it, and are trained on what they see
 SWEEP_PATIENCE_S = 3.0
 FILES_WALL_S = 60.0
-MAX_DRAINED = 64
 MAX_CONNECTIONS, LOOK_EVERY_S = 20_000, 0.5  # those that nobody accepted are memory that no limit counts
 _FILES_FAILED = {
     "timeout": f"handing over files took more than {FILES_WALL_S:g} s; end what runs in the background",
@@ -80,7 +80,7 @@ class Session:
         self._files: Job | None = None
         self._busy = False
         self._waiting: collections.deque[tuple[frames.OnFrame, frames.Frame]] = collections.deque()
-        self._drained: collections.deque[int] = collections.deque()
+        self._drains = Drains(reactor)
 
     def open(self, frame: frames.Frame) -> None:
         """`env`: of its processes. `memory_mib`, `file_mib`, `processes`: what no call may exceed.
@@ -227,32 +227,12 @@ class Session:
             while turn.job.pump(name):
                 pass
             if name in turn.job.fds:
-                self._drain(turn.job.fds.pop(name))
+                self._drains.add(turn.job.fds.pop(name))
             else:
                 self._reactor.unwatch(fd)
         self._turn = None
         header = turn.ending()
         self._answer(header, tuple(turn.job.output.values()))
-
-    def _drain(self, fd: int) -> None:
-        """Read and drop what comes. The oldest go when there are many: descriptors are few."""
-        self._reactor.watch(fd, functools.partial(self._drop, fd))
-        self._drained.append(fd)
-        if len(self._drained) > MAX_DRAINED:
-            self._undrain(self._drained[0])
-
-    def _drop(self, fd: int) -> None:
-        try:
-            if os.read(fd, 1 << 16):
-                return
-        except BlockingIOError:
-            return
-        self._undrain(fd)
-
-    def _undrain(self, fd: int) -> None:
-        self._drained.remove(fd)
-        self._reactor.unwatch(fd)
-        os.close(fd)
 
     # The interpreter
 
@@ -388,8 +368,7 @@ class Session:
         self._python_lost = False
         if interpreter is not None:
             self._forget(interpreter)
-        while self._drained:
-            self._undrain(self._drained[0])
+        self._drains.close()
         self._sweep(number, time.monotonic() + SWEEP_PATIENCE_S, wipe=wipe)
 
     def _sweep(self, number: int, deadline_s: float, num_kills: int = 0, *, wipe: bool) -> None:
