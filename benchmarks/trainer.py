@@ -29,7 +29,7 @@ from pathlib import Path
 from agentgym.actors.runtime import Runtime
 from agentgym.commands import run_until_stopped
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.models.architecture import read_architecture
+from agentgym.families.registry import read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.recipe import Recipe
 from agentgym.rl.losses import Loss

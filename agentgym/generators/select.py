@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture, read_config
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
-from agentgym.models.architecture import read_architecture, read_config
 from agentgym.models.device import pick_device
 from agentgym.types import Json
 

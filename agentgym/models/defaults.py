@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import architecture_of, read_config
+from agentgym.families.registry import architecture_of, read_config
 from agentgym.models.device import pick_device
 from agentgym.models.resolve import TINY, ModelUnavailable, is_tiny, model_config
 from agentgym.models.smollm2 import SMOLLM2

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError, nearest
-from agentgym.models.architecture import Architecture, architecture_of, read_config
+from agentgym.families.architecture import Architecture
+from agentgym.families.registry import architecture_of, read_config
 from agentgym.models.released import released_config
 from agentgym.models.smollm2 import SMOLLM2, smollm2_folder
 from agentgym.models.tiny import policy_path

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from agentgym.models.architecture import RopeScaling
+from agentgym.families.architecture import RopeScaling
 
 
 def inverse_frequencies(theta: float, head_dim: int, scaling: RopeScaling | None) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import architecture_of
+from agentgym.families.registry import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.changes import LORA, Changes, alone, fits, together
 from agentgym.planning.machine import Machine

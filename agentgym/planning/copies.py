@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym.models.architecture import Architecture
+from agentgym.families.architecture import Architecture
 from agentgym.planning.machine import GIB, Machine
 from agentgym.planning.memory import adapter_parameters
 from agentgym.planning.placement import USABLE, PlannedProcess, peak

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from agentgym.errors import UserError
+from agentgym.families.architecture import Architecture
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.models.architecture import Architecture
 from agentgym.trainer.config import TrainerConfig
 
 

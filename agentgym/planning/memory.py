@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from agentgym.families.architecture import Architecture
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.models.architecture import Architecture
 from agentgym.planning.machine import GIB
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from agentgym.families.architecture import Architecture
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
-from agentgym.models.architecture import Architecture
 from agentgym.planning.accumulation import settle_accumulation
 from agentgym.planning.machine import GIB, Machine
 from agentgym.planning.memory import (

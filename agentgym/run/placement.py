@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import Architecture
+from agentgym.families.architecture import Architecture
 from agentgym.models.device import pick_device, why_no_gpu
 from agentgym.models.gpu_memory import holders_by_gpu
 from agentgym.planning.accumulation import sparing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import read_config
+from agentgym.families.registry import read_config
 from agentgym.models.resolve import local_folder
 from agentgym.recipe import Recipe
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
+from agentgym.families.architecture import Architecture
+from agentgym.families.registry import read_architecture
 from agentgym.generators.select import NativeEngineConfig, at_once, settle_engine, why_not_native
 from agentgym.hooks import PluginRegistry
-from agentgym.models.architecture import Architecture, read_architecture
 from agentgym.models.resolve import resolve_model
 from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import assign

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import Architecture
+from agentgym.families.architecture import Architecture
 from agentgym.trainer import titan
 from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig

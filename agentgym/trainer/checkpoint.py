@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import TIED_HEAD, Architecture, read_architecture
+from agentgym.families.architecture import TIED_HEAD, Architecture
+from agentgym.families.registry import read_architecture
 from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LoraConfig
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.models.architecture import read_architecture
+from agentgym.families.registry import read_architecture
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights

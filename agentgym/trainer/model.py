@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgym.models.architecture import Architecture, RopeScaling
+from agentgym.families.architecture import Architecture, RopeScaling
 from agentgym.models.rope import inverse_frequencies
 from agentgym.trainer import titan
 from agentgym.trainer.attention import PackedSDPA

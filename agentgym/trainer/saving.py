@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from agentgym.errors import InfraError
-from agentgym.models.architecture import Architecture
+from agentgym.families.architecture import Architecture
 from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.checkpoint import Fingerprints, fingerprints, write_manifest

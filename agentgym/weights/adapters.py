@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym.models.architecture import collect, read_architecture
+from agentgym.families.architecture import collect
+from agentgym.families.registry import read_architecture
 from agentgym.models.safetensors import read_folder
 from agentgym.weights.digest import digest
 from agentgym.weights.store import OtherBase, StoredWeights

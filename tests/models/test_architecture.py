@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import collect, read_architecture
+from agentgym.families.architecture import collect
+from agentgym.families.registry import read_architecture
 from agentgym.models.rope import inverse_frequencies
 from agentgym.models.safetensors import read_shapes
 from agentgym.models.tiny import policy_path
@@ -120,7 +121,7 @@ def test_weights_that_are_not_exactly_the_models_are_refused(names: str, message
 def test_reading_architectures_and_headers_imports_no_torch() -> None:
     program = (
         "import sys, pathlib\n"
-        "from agentgym.models.architecture import read_architecture\n"
+        "from agentgym.families.registry import read_architecture\n"
         "from agentgym.models.safetensors import read_shapes\n"
         "folder = pathlib.Path(sys.argv[1]); read_architecture(folder); read_shapes(folder)\n"
         "sys.exit('torch' in sys.modules)"

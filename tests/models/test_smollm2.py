@@ -15,8 +15,8 @@ import torch
 from tiny_gguf import FIELDS, TOKENS, write_gguf
 
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture
 from agentgym.models import smollm2
-from agentgym.models.architecture import read_architecture
 from agentgym.models.resolve import local_folder, resolve_model
 from agentgym.models.safetensors import read_folder
 from agentgym.models.smollm2 import SMOLLM2, cache_folder, converted, find_package, is_whole, smollm2_folder

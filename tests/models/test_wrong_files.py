@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import read_architecture
+from agentgym.families.registry import read_architecture
 from agentgym.models.resolve import check_local
 from agentgym.models.tiny import policy_path
 from agentgym.text.tokenizer import HuggingFaceTokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.config import apply_overrides
-from agentgym.models.architecture import architecture_of
+from agentgym.families.registry import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice, as_words
 from agentgym.planning.changes import Changes, alone, together

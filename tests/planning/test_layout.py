@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from agentgym.errors import UserError
+from agentgym.families.registry import architecture_of
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.layout import refuse_impossible
 from agentgym.planning.machine import Gpu, Machine

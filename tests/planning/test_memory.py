@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
+from agentgym.families.registry import architecture_of
 from agentgym.generators.config import GeneratorConfig
-from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.memory import reference_parts, trainer_parts, version_gib
 from agentgym.trainer.config import GatherWeights, LoraConfig, TrainerConfig

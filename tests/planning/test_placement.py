@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from agentgym.errors import UserError
+from agentgym.families.registry import architecture_of
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.generators.vllm.staging import OTHERS_BYTES, SPARE_BYTES
-from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.advice import advice
 from agentgym.planning.changes import changed

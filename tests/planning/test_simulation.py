@@ -9,9 +9,9 @@ import pytest
 
 from agentgym.config import build, to_mapping
 from agentgym.errors import UserError
+from agentgym.families.registry import architecture_of
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
-from agentgym.models.architecture import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.machine import Gpu, Machine
 from agentgym.planning.placement import Wanted

@@ -12,9 +12,9 @@ import pytest
 
 from agentgym.env import Environment
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture
 from agentgym.hooks import PluginRegistry
 from agentgym.loops.pieces import Pieces
-from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
 from agentgym.rl.config import LoopConfig

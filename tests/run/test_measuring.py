@@ -11,8 +11,8 @@ import pytest
 
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
+from agentgym.families.registry import architecture_of, read_architecture
 from agentgym.hooks import PluginRegistry
-from agentgym.models.architecture import architecture_of, read_architecture
 from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.lengths import decode_context

@@ -10,7 +10,7 @@ import pytest
 from small_models import template_of, write_small
 
 from agentgym.config import apply_overrides
-from agentgym.models.architecture import architecture_of
+from agentgym.families.registry import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import EXTENDS, read_recipe_files

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentgym.models.architecture import Architecture, architecture_of
+from agentgym.families.architecture import Architecture
+from agentgym.families.registry import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.models.resolve import TINY, model_architecture
 from agentgym.planning.machine import Gpu, Machine

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture
 from agentgym.loops.async_rl import Position
-from agentgym.models.architecture import read_architecture
 from agentgym.models.tiny import policy_path
 from agentgym.run.loop_state import save_loop
 from agentgym.run.resume import RunState, resumed_state, undo_later_steps

@@ -10,7 +10,7 @@ import torch
 
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
-from agentgym.models.architecture import architecture_of, read_architecture
+from agentgym.families.registry import architecture_of, read_architecture
 from agentgym.models.released import RELEASED
 from agentgym.models.tiny import policy_path
 from agentgym.planning.machine import Gpu, Machine

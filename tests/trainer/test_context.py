@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
-from agentgym.models.architecture import architecture_of
+from agentgym.families.registry import architecture_of
 from agentgym.models.released import RELEASED
 from agentgym.planning.memory import sharding, trainer_parts
 from agentgym.trainer import titan

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import read_architecture
+from agentgym.families.registry import read_architecture
 from agentgym.rl.advantages import MeanOnly, assign_advantages
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.cross_entropy import CrossEntropy

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentgym.commands.text import memory
 from agentgym.errors import UserError
-from agentgym.models.architecture import Architecture
+from agentgym.families.architecture import Architecture
 
 
 class KVCache:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.invariant import PIECE, InvariantModel, check_invariance
@@ -19,7 +20,6 @@ from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.versions import VersionedScheduler
 from agentgym.generators.native.weights import DecoderWeights, fuse
 from agentgym.generators.threaded import ThreadedEngine
-from agentgym.models.architecture import read_architecture
 from agentgym.models.safetensors import read_folder
 
 

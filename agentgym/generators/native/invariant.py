@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentgym.errors import UserError
+from agentgym.families.architecture import Architecture
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.layout import decode_batch, extend_batch
 from agentgym.generators.native.model import DecoderModel, TokenBatch
 from agentgym.generators.native.weights import DecoderWeights
-from agentgym.models.architecture import Architecture
 
 ROWS = 32
 PIECE = 128  # cached tokens

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agentgym.families.architecture import Architecture
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.weights import DecoderWeights, LayerWeights
-from agentgym.models.architecture import Architecture
 from agentgym.models.matmul import matmul_float32
 from agentgym.models.rope import inverse_frequencies
 

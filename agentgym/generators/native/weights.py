@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentgym.models.architecture import TIED_HEAD, Architecture
+from agentgym.families.architecture import TIED_HEAD, Architecture
 from agentgym.weights.adapters import named
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from agentgym.errors import UserError
+from agentgym.families.architecture import TIED_HEAD, collect
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.threaded import ThreadedEngine
 from agentgym.generators.transformers.scheduler import PlainScheduler
-from agentgym.models.architecture import TIED_HEAD, collect
 from agentgym.models.safetensors import read_shapes
 
 

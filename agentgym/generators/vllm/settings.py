@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym.errors import UserError, nearest
+from agentgym.families.architecture import TIED_HEAD
+from agentgym.families.registry import read_config
 from agentgym.generators.config import GeneratorConfig
-from agentgym.models.architecture import TIED_HEAD, read_config
 from agentgym.models.device import why_no_gpu
 from agentgym.models.safetensors import read_shapes
 from agentgym.types import SamplingParams

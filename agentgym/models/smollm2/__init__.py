@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.models.architecture import read_architecture
+from agentgym.families.registry import read_architecture
 from agentgym.models.safetensors import read_shapes
 from agentgym.runs.files import publish
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from agentgym.errors import UserError
+from agentgym.families.registry import read_architecture
 from agentgym.generators.native.invariant import InvariantModel, check_invariance, invariant_cache
 from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.weights import fuse
-from agentgym.models.architecture import read_architecture
 from agentgym.models.safetensors import read_folder
 from agentgym.types import GenerateRequest, SamplingParams
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from plain_model import make_model
 
+from agentgym.families.registry import read_architecture
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.layout import decode_batch, extend_batch
 from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.weights import fuse
-from agentgym.models.architecture import read_architecture
 from agentgym.models.safetensors import read_folder
 
 CPU = torch.device("cpu")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from agentgym.families.registry import read_architecture
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.rows import RowTable
-from agentgym.models.architecture import read_architecture
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from agentgym.errors import InfraError
+from agentgym.families.registry import read_architecture
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.model import DecoderModel
 from agentgym.generators.native.scheduler import Scheduler
 from agentgym.generators.native.weights import fuse
-from agentgym.models.architecture import read_architecture
 from agentgym.models.safetensors import read_folder
 from agentgym.types import FinishReason, GenerateRequest, SamplingParams
 

@@ -1,0 +1,66 @@
+"""Finds the family of a model, and reads a model's config.json by it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import UserError
+from agentgym.families import known
+from agentgym.families.architecture import Architecture
+from agentgym.families.config_file import check_fields
+from agentgym.families.family import Family
+from agentgym.runs.files import read_json
+
+MAX_CONFIG_BYTES = 16 << 20  # the largest in use has some 100 kB
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """All known families by model_type, in the order of their modules' names."""
+    found: dict[str, Family] = {}
+    for module in pkgutil.iter_modules(known.__path__, f"{known.__name__}."):
+        for family in importlib.import_module(module.name).FAMILIES:
+            found |= dict.fromkeys(family.model_types, family)
+    return found
+
+
+def family_of(architecture: Architecture) -> Family:
+    return families()[architecture.model_type]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of any model. Raises UserError when it is missing or not a JSON object.
+
+    Of a known family also for a field that no model can have.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise UserError(f"there is no {path}: give a Hugging Face model folder (config.json and *.safetensors)")
+    config: dict[str, Any] = read_json(path, max_bytes=MAX_CONFIG_BYTES)
+    if not isinstance(config.get("model_type", ""), str):
+        raise UserError(f"{path}: model_type is {config['model_type']!r:.80}; it must be a text")
+    if config.get("model_type") in families():
+        check_fields(config, path)
+    return config
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Raises UserError for a model of no known family, or whose family does not compute it exactly."""
+    return architecture_of(read_config(folder), folder / "config.json")
+
+
+def architecture_of(config: Mapping[str, Any], path: object) -> Architecture:
+    """Reads the architecture from the contents of a config.json. path: names it in errors."""
+    family = families().get(str(config.get("model_type")))
+    if family is None:
+        raise UserError(
+            f"{path}: model_type is {config.get('model_type')!r}; the trainer and the native engine compute dense "
+            f"models of {', '.join(map(repr, families()))}. Others can't be trained; to evaluate one use "
+            "generator.engine=transformers, or vllm on a GPU"
+        )
+    return family.read(config, path)
