@@ -16,6 +16,7 @@ NPM_AGENTS := .npm-agents$(NEWEST)
 PYPI_AGENTS := .pypi-agents$(NEWEST)
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 VERIFIERS := .venv-verifiers
+LAUNCHERS := .venv-launchers
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
@@ -37,7 +38,7 @@ test: setup-test ## set up, then lint and, beside it, run the tests: all but the
 	$(VENV)/bin/python -m pytest -n 4 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
 	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
-test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
+test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(LAUNCHERS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 lint: setup-test
@@ -119,6 +120,12 @@ $(OPENENV)/.installed:
 	@$(OPENENV)/bin/python -m pip --disable-pip-version-check -q install openenv-core==0.3.0
 	@touch $@
 
+$(LAUNCHERS)/.installed: tests/requirements-launchers.txt
+	@echo "setup: installing the validators of SkyPilot and Kubernetes into $(LAUNCHERS), an environment of its own"
+	@$(PYTHON) -m venv $(LAUNCHERS)
+	@$(LAUNCHERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-launchers.txt
+	@touch $@
+
 test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(OPENENV)/.installed ## agent programs and OpenEnv, unchanged, against ours, in environments of their own
 	@echo "command-line agents:"; npm ls --depth 0 --prefix $(NPM_AGENTS) | tail -n +2
 	@for folder in $(PYPI_AGENTS)/*/; do $$folder/bin/python -m pip freeze | grep "^$$(basename $$folder)=="; done
@@ -130,7 +137,7 @@ test-agents-newest: ## the same with the newest version of each command-line age
 	@rm -rf .npm-agents-newest .pypi-agents-newest
 	@$(MAKE) --no-print-directory test-agents NEWEST=-newest
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed $(LAUNCHERS)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) .npm-agents* .pypi-agents* $(VERIFIERS) $(OPENENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) .npm-agents* .pypi-agents* $(VERIFIERS) $(OPENENV) $(LAUNCHERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -39,9 +39,19 @@ def value_at(config: Mapping[str, object], key: str) -> object:
 
 def read_yaml(path: str | Path) -> dict[str, object]:
     """Read a config file. Raises UserError when it is missing, is not valid YAML or does not hold a mapping."""
+    return _mapping(_text(path), path)
+
+
+def read_documents(path: str | Path) -> list[dict[str, object]]:
+    """Read the mappings of a file, which `---` separates. Raises UserError as `read_yaml` does."""
+    parts = re.split(r"^---\s*$", _text(path), flags=re.MULTILINE)
+    return [found for part in parts if (found := _mapping(part, path))]
+
+
+def _text(path: str | Path) -> str:
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         folder = path.parent
         found = [file.name for file in folder.glob("*.y*ml")] if folder.is_dir() else []
@@ -49,6 +59,9 @@ def read_yaml(path: str | Path) -> dict[str, object]:
         raise UserError(f"no config file {str(path)!r}.{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"can't read the config file {str(path)!r}: {error}") from None
+
+
+def _mapping(text: str, path: str | Path) -> dict[str, object]:
     value = parse_yaml(text, where=str(path))
     if value is None:
         return {}

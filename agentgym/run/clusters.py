@@ -6,24 +6,27 @@ Each starts the run, or continues it where its folder already has a state: that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 
 Plain: TypeAlias = dict[str, object]  # what YAML holds
 
 SAVED = 75  # the exit code of a run that was preempted and has saved
 HEAD_S = 10  # of the notice that are left for what follows the run
+CPU_OPTIONS = ("-c", "--cpus-per-task", "--cpus-per-gpu", "--exclusive", "--tres-per-task")
+SKY_RUNS = "/agentgym-runs"  # where the nodes of a SkyPilot task have its volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """A run to be launched. folder: where its command starts, on the machines. recipe, runs_dir: from there.
 
-    notice_s: from the scheduler's signal to its end. restarts: after failures, without a new allocation.
+    cpus, gpus: of each node; without cpus all of a node's. variables: of the environment there. notice_s: from the
+    scheduler's signal to its end. restarts: after failures, without a new allocation.
     """
 
     name: str
@@ -32,15 +35,17 @@ class Order:
     folder: str
     python: str
     num_nodes: int = 1
-    gpus: int = 0  # of each node
+    cpus: int = 0
+    gpus: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
     notice_s: int = 120
     restarts: int = 3
 
     def __post_init__(self) -> None:
-        if self.num_nodes < 1 or self.gpus < 0 or self.restarts < 0 or self.notice_s <= HEAD_S:
+        if self.num_nodes < 1 or min(self.cpus, self.gpus, self.restarts) < 0 or self.notice_s <= HEAD_S:
             raise UserError(
-                f"--nodes {self.num_nodes} must be at least 1, --gpus {self.gpus} and --restarts {self.restarts} at "
-                f"least 0, and --notice {self.notice_s} above {HEAD_S} seconds"
+                f"--nodes {self.num_nodes} must be at least 1, --cpus {self.cpus}, --gpus {self.gpus} and --restarts "
+                f"{self.restarts} at least 0, and --notice {self.notice_s} above {HEAD_S} seconds"
             )
 
     @property
@@ -90,12 +95,15 @@ wait "$controller"; code=$?
 
 def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
     """The batch script for sbatch. log: the file for all that is printed. options: more of sbatch's, as
-    `--partition=gpu`.
+    `--partition=gpu`; those that choose CPUs replace ours.
     """
+    cpus = [f"--cpus-per-task={order.cpus}"] if order.cpus else ["--exclusive"]  # else a task gets one core
+    chosen = any(option.startswith(CPU_OPTIONS) for option in options)
     given = [
         f"--job-name={order.name}",
         f"--nodes={order.num_nodes}",
         "--ntasks-per-node=1",
+        *([] if chosen else cpus),
         *([f"--gpus-per-node={order.gpus}"] if order.gpus else []),
         f"--chdir={order.folder}",
         f"--output={log}",
@@ -108,6 +116,7 @@ def slurm_script(order: Order, *, log: str, options: Sequence[str] = ()) -> str:
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in given),
+        *(f"export {name}={shlex.quote(value)}" for name, value in order.variables.items()),
         order.choose,
         run_and_wait(order.train, "USR1"),
         f'if [ "$code" -eq {SAVED} ] && [ -n "$noticed" ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
@@ -125,7 +134,6 @@ class Pods:
     claim: str = ""
     mount: str = "/work"
     secret: str = ""
-    cpus: str = ""
     memory: str = ""
     shared_memory: str = "16Gi"
 
@@ -147,7 +155,7 @@ def kubernetes_objects(order: Order, pods: Pods, recipe: str) -> list[Plain]:
             f"exec {order.train}",
         ]
     )
-    amounts = {"cpu": pods.cpus, "memory": pods.memory, "nvidia.com/gpu": str(order.gpus or "")}
+    amounts = {"cpu": str(order.cpus or ""), "memory": pods.memory, "nvidia.com/gpu": str(order.gpus or "")}
     resources = {name: amount for name, amount in amounts.items() if amount}
     volumes: list[Plain] = [
         {"name": "recipe", "configMap": {"name": order.name}},
@@ -156,15 +164,16 @@ def kubernetes_objects(order: Order, pods: Pods, recipe: str) -> list[Plain]:
     mounts: list[Plain] = [
         {"name": "recipe", "mountPath": str(Path(order.recipe).parent)},
         {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "work", "mountPath": pods.mount},
     ]
-    if pods.claim:
-        volumes.append({"name": "work", "persistentVolumeClaim": {"claimName": pods.claim}})
-        mounts.append({"name": "work", "mountPath": pods.mount})
+    work: Plain = {"persistentVolumeClaim": {"claimName": pods.claim}} if pods.claim else {"emptyDir": {}}
+    volumes.append({"name": "work", **work})
     container: Plain = {
         "name": "agentgym",
         "image": pods.image,
         "command": ["bash", "-c", command],
         "resources": {"requests": resources, "limits": resources},
+        "env": [{"name": name, "value": value} for name, value in order.variables.items()],
         "volumeMounts": mounts,
     }
     if pods.secret:
@@ -200,13 +209,23 @@ def kubernetes_objects(order: Order, pods: Pods, recipe: str) -> list[Plain]:
     ]
 
 
-def skypilot_task(
-    order: Order, *, local_recipe: str, setup: str, accelerators: str = "", infra: str = "", storage: str = ""
-) -> Plain:
-    """A task for `sky jobs launch`, which starts it again after a preemption.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkyTask:
+    """local_recipe: the file here that the order's recipe is there. volume: of SkyPilot, mounted as the runs folder.
 
-    local_recipe: the file here that order.recipe is there. storage: a bucket, mounted as the runs folder.
+    secrets: names of variables whose values `sky` takes from the environment here, not from the file.
     """
+
+    local_recipe: str
+    setup: str
+    accelerators: str = ""
+    infra: str = ""
+    volume: str = ""
+    secrets: Sequence[str] = ()
+
+
+def skypilot_task(order: Order, sky: SkyTask) -> Plain:
+    """A task for `sky jobs launch`, which starts it again after a preemption."""
     run = "\n".join(
         [
             f'if [ "$SKYPILOT_NODE_RANK" -ne 0 ]; then exec {order.agentgym} host --once; fi',
@@ -216,16 +235,61 @@ def skypilot_task(
             'kill "$host"; exit "$code"',
         ]
     )
-    wanted = {"accelerators": accelerators, "infra": infra}
-    mounts: Plain = {order.recipe: local_recipe}
-    if storage:
-        mounts[order.runs_dir] = {"name": storage, "mode": "MOUNT"}
+    resources = {"accelerators": sky.accelerators, "cpus": f"{order.cpus}+" if order.cpus else "", "infra": sky.infra}
+    sections: Plain = {
+        "envs": dict(order.variables),
+        "secrets": dict.fromkeys(sky.secrets),
+        "volumes": {SKY_RUNS: sky.volume} if sky.volume else {},
+        "resources": {key: value for key, value in resources.items() if value},
+    }
     return {
         "name": order.name,
         "num_nodes": order.num_nodes,
         "workdir": ".",
-        "file_mounts": mounts,
-        "resources": {key: value for key, value in wanted.items() if value},
-        "setup": setup,
+        "file_mounts": {order.recipe: sky.local_recipe},
+        **{name: section for name, section in sections.items() if section},
+        "setup": sky.setup,
         "run": run,
     }
+
+
+def patched(plain: Plain, patch: Mapping[str, object]) -> Plain:
+    """The sections of `patch` over those of `plain`; null removes one.
+
+    Lists whose items have a `mountPath`, or else a `name`, are merged by it, as Kubernetes does; others are replaced.
+    """
+    result = dict(plain)
+    for key, value in patch.items():
+        before = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(before, dict):
+            result[key] = patched(before, value)
+        elif isinstance(value, list) and isinstance(before, list) and (by := _merge_key([*before, *value])):
+            items = {item[by]: item for item in before}
+            for item in value:
+                items[item[by]] = patched(items.get(item[by], {}), item)
+            result[key] = [*items.values()]
+        else:
+            result[key] = value
+    return result
+
+
+def _merge_key(items: Sequence[object]) -> str:
+    for key in ("mountPath", "name"):
+        if items and all(isinstance(item, dict) and key in item for item in items):
+            return key
+    return ""
+
+
+def patched_objects(objects: Sequence[Plain], patches: Sequence[Mapping[str, object]]) -> list[Plain]:
+    """Objects of Kubernetes, each with the patches of its kind. Raises UserError for a patch of another kind."""
+    kinds = [str(one["kind"]) for one in objects]
+    for patch in patches:
+        if (kind := patch.get("kind")) not in kinds:
+            raise UserError(f"there is no object of kind {kind!r} to patch.{nearest(str(kind), kinds)}")
+    result = list(objects)
+    for patch in patches:
+        index = kinds.index(str(patch["kind"]))
+        result[index] = patched(result[index], patch)
+    return result

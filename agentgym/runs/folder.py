@@ -49,6 +49,7 @@ from agentgym.runs.files import (
     write_whole,
     writing,
 )
+from agentgym.runs.filesystem import check_filesystem
 from agentgym.runs.lock import current_folder, is_locked, moved_error, take_lock
 from agentgym.runs.metrics import MetricsLog, MetricsRow
 from agentgym.runs.records import SavedEpisode, decode_saved, encode_group
@@ -356,6 +357,11 @@ def _make(path: Path) -> bool:
             path.mkdir(parents=True)
         except FileExistsError:
             return False
+        try:
+            check_filesystem(path)
+        except BaseException:
+            path.rmdir()
+            raise
     return True
 
 

@@ -32,7 +32,11 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli):
     [
         ("slurm", ["--option=--partition=gpu"], "sbatch launches/one/job.sh"),
         ("kubernetes", ["--image", "x"], "kubectl apply -f launches/one/kubernetes.yaml"),
-        ("skypilot", ["--storage", "mine"], "sky jobs launch --yes launches/one/skypilot.yaml"),
+        (
+            "skypilot",
+            ["--volume", "mine", "--secret", "KEY", "--option=--priority=9"],
+            "sky jobs launch --yes --secret=KEY --priority=9 launches/one/skypilot.yaml",
+        ),
     ],
 )
 def test_what_a_dry_run_prints_is_what_is_submitted(cluster, words, submitted, submit, tmp_path: Path) -> None:
@@ -64,6 +68,55 @@ def test_the_pods_get_the_recipe_as_a_file(submit) -> None:
     assert {volume["name"] for volume in pod["volumes"]} == set(mounts) == {"recipe", "shm", "work"}
 
 
+PATCH = """
+kind: Job
+metadata: {labels: {kueue.x-k8s.io/queue-name: team}}
+spec:
+  backoffLimit: null
+  template:
+    spec:
+      tolerations: [{key: gpu, operator: Exists}]
+      containers:
+      - name: agentgym
+        env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+        volumeMounts: [{mountPath: /models, name: work}]
+---
+kind: Service
+metadata: {annotations: {team: red}}
+"""
+
+
+def test_a_patch_is_laid_over_the_object_of_its_kind(submit, tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text(PATCH)
+    words = ("--image", "x", "--cpus", "4", "--variable=A=b=c", "--patch", "patch.yaml", "--dry-run")
+    out = submit("kubernetes", *words).out.partition("\nNothing")[0]
+    [_, service, job] = [parse_yaml(one, where="printed") for one in out.split("---\n")]
+    assert service["metadata"] == {
+        **job["metadata"],
+        "labels": service["metadata"]["labels"],
+        "annotations": {"team": "red"},
+    }
+    assert job["metadata"]["labels"] == {**service["metadata"]["labels"], "kueue.x-k8s.io/queue-name": "team"}
+    assert "backoffLimit" not in job["spec"] and job["spec"]["completions"] == 1
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}] and pod["restartPolicy"] == "Never"
+    assert container["image"] == "x" and container["resources"]["requests"] == {"cpu": "4"}
+    assert [one["name"] for one in container["env"]] == ["A", "TOKEN"] and container["env"][0]["value"] == "b=c"
+    mounts = [(mount["mountPath"], mount["name"]) for mount in container["volumeMounts"]]
+    assert mounts[-2:] == [("/work", "work"), ("/models", "work")] and len(mounts) == 4
+
+
+def test_machines_with_gpus_get_vllm_and_a_task_its_patch(submit, tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text("resources: {use_spot: true}\n")
+    printed = submit("skypilot", "--accelerators", "H100:8", "--cpus", "64", "--patch", "patch.yaml", "--dry-run")
+    task = parse_yaml(printed.out.partition("\nNothing")[0], where="printed")
+    assert "the run is lost with its machine" in printed.err
+    assert task["resources"] == {"accelerators": "H100:8", "cpus": "64+", "use_spot": True}
+    assert "vllm==" in task["setup"]
+    assert "vllm" not in submit("skypilot", "--dry-run").out
+
+
 def test_a_scheduler_that_refuses_is_quoted(submit, tmp_path: Path) -> None:
     (tmp_path / "fails").touch()
     end = submit("slurm")
@@ -78,6 +131,9 @@ def test_a_scheduler_that_refuses_is_quoted(submit, tmp_path: Path) -> None:
         (["slurm", "--nodes", "0"], "--nodes 0 must be at least 1"),
         (["slurm", "--name", "there"], "there is a run 'there' in 'runs' already"),
         (["kubernetes"], "--image"),
+        (["kubernetes", "--image", "x", "--patch", "recipe.yaml"], "no object of kind None to patch. Available: Conf"),
+        (["skypilot", "--nodes", "2"], "2 nodes of SkyPilot share no folder 'runs'"),
+        (["slurm", "--variable=A"], "'A' is not NAME=VALUE"),
         (["lsf"], "invalid choice: 'lsf'"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import UserError
-from agentgym.run.clusters import Order, Pods, kubernetes_objects, skypilot_task, slurm_script
+from agentgym.run.clusters import Order, Pods, SkyTask, kubernetes_objects, skypilot_task, slurm_script
 
 ORDER = Order(name="one", recipe="recipe.yaml", runs_dir="runs", folder="/work", python="./run", num_nodes=3)
 # it saves for a moment: bash 5.2 may lose the exit code of what ends just when a signal comes
@@ -109,11 +109,26 @@ def test_sbatch_gets_the_nodes_the_notice_and_what_was_given() -> None:
     assert set(wanted) <= set(options) and "--grace 50" in script
 
 
+@pytest.mark.parametrize(
+    ("cpus", "given", "wanted"),
+    [
+        (0, [], ["--exclusive"]),
+        (8, [], ["--cpus-per-task=8"]),
+        (8, ["--cpus-per-gpu=4"], ["--cpus-per-gpu=4"]),
+        (0, ["-c 4"], ["-c 4"]),
+    ],
+)
+def test_a_task_gets_the_cpus_asked_for_else_the_whole_node(cpus: int, given: list[str], wanted: list[str]) -> None:
+    script = slurm_script(replace(ORDER, cpus=cpus), log="l", options=given)
+    options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    assert [one for one in options if "cpus" in one or one.startswith(("--exclusive", "-c "))] == wanted
+
+
 def test_the_scripts_are_ones_of_bash() -> None:
     [_, _, job] = kubernetes_objects(ORDER, Pods(image="x"), "a: 1\n")
     pod = job["spec"]["template"]["spec"]  # type: ignore[index]
     scripts = [slurm_script(ORDER, log="l"), pod["containers"][0]["command"][2]]
-    scripts.append(str(skypilot_task(ORDER, local_recipe="r.yaml", setup="true")["run"]))
+    scripts.append(str(skypilot_task(ORDER, SkyTask(local_recipe="r.yaml", setup="true"))["run"]))
     for script in scripts:
         subprocess.run(["bash", "-n", "-c", script], check=True)
 

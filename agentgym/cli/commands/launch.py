@@ -17,8 +17,19 @@ from agentgym.cli.recording import default_name
 from agentgym.commands.parser import Parser
 from agentgym.config import to_mapping
 from agentgym.errors import InfraError, UserError
-from agentgym.run.clusters import Order, Pods, kubernetes_objects, skypilot_task, slurm_script
-from agentgym.yaml import dump_yaml
+from agentgym.run.clusters import (
+    SKY_RUNS,
+    Order,
+    Plain,
+    Pods,
+    SkyTask,
+    kubernetes_objects,
+    patched,
+    patched_objects,
+    skypilot_task,
+    slurm_script,
+)
+from agentgym.yaml import dump_yaml, read_documents
 
 DESCRIPTION = """
 Run a recipe on a cluster: one allocation holds the controller and the hosts of its trainer and generators. What the
@@ -30,14 +41,15 @@ EXAMPLES = """
 agentgym launch slurm apps/grpo/qwen3_0.6b.yaml --nodes 2 --gpus 8 --option=--partition=gpu --option=--time=4:00:00
 agentgym launch slurm apps/grpo/code_exec_sync.yaml --nodes 3 --hosts.trainer [node1] --dry-run
 agentgym launch kubernetes apps/grpo/qwen3_0.6b.yaml --image my/agentgym:1 --nodes 2 --gpus 8 --claim shared
-agentgym launch skypilot apps/grpo/qwen3_0.6b.yaml --accelerators H100:8 --nodes 2 --storage my-runs
+agentgym launch skypilot apps/grpo/qwen3_0.6b.yaml --accelerators H100:8 --nodes 2 --volume my-runs --secret HF_TOKEN
 """
 TAKES_OVERRIDES = True
 LAUNCHES = Path("launches")
-SKY_RUNS = "/agentgym-runs"
 SUBMIT = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "-f"], "skypilot": ["sky", "jobs", "launch", "--yes"]}
 NAME = re.compile("[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")  # every scheduler takes it, and Kubernetes as a host's name
 INSTALL = "pip install torch==2.13.0 && pip install -e '.[train]'"
+INSTALL_GPU = "pip install torch==2.13.0 vllm==0.32.0 && pip install -e '.[train]'"
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,14 +62,17 @@ def add_arguments(parser: Parser) -> None:
     pods.add_argument("--claim", default="", help="a PersistentVolumeClaim that all pods can write, for the runs")
     pods.add_argument("--mount", default="/work", metavar="FOLDER", help="where it is mounted (default /work)")
     pods.add_argument("--secret", default="", help="whose keys become environment variables")
-    pods.add_argument("--cpus", default="", metavar="N", help="of each pod")
     pods.add_argument("--memory", default="", metavar="SIZE", help="of each pod, as 64Gi")
     pods.add_argument("--shared-memory", default="16Gi", metavar="SIZE", help="of /dev/shm, for the weights")
     sky = _cluster(clusters, "skypilot", "a managed job of SkyPilot (sky jobs launch)")
     sky.add_argument("--accelerators", default="", metavar="NAME:COUNT", help="of each node, as H100:8")
     sky.add_argument("--infra", default="", help="where, as SkyPilot says it: aws/us-east-1, k8s, slurm/name")
-    sky.add_argument("--storage", default="", metavar="BUCKET", help="keeps the runs folder when machines are lost")
-    sky.add_argument("--setup", default=INSTALL, metavar="COMMAND", help=f"on each machine (default: {INSTALL})")
+    sky.add_argument("--volume", default="", help="one of `sky volumes`, for the runs: all nodes must see it")
+    sky.add_argument("--secret", action="append", default=[], metavar="NAME", help="a variable of here, for the task")
+    sky.add_argument("--setup", default="", metavar="COMMAND", help=f"on each machine (default: {INSTALL_GPU})")
+    sky.add_argument("--option", action="append", default=[], metavar="--NAME=VALUE", help="of `sky jobs launch`")
+    for cluster in (pods, sky):
+        cluster.add_argument("--patch", metavar="FILE", help="YAML laid over what is written, by kind or as a task")
 
 
 def _cluster(clusters: argparse._SubParsersAction[Parser], name: str, summary: str) -> Parser:
@@ -67,7 +82,11 @@ def _cluster(clusters: argparse._SubParsersAction[Parser], name: str, summary: s
     parser.add_argument("--name", help="the run's name (default: environment, date and time)")
     parser.add_argument("--runs-dir", metavar="DIR", help="where run folders are made")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default 1)")
+    parser.add_argument("--cpus", type=int, default=0, metavar="N", help="of each machine (SLURM's default: all)")
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="of each machine")
+    parser.add_argument(
+        "--variable", action="append", default=[], metavar="NAME=VALUE", help="of the environment there"
+    )
     parser.add_argument("--notice", type=int, default=120, metavar="S", help="seconds a run has to save (default 120)")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="of a run that fails (default 3)")
     parser.add_argument("--python", default="", metavar="PATH", help="on the machines")
@@ -91,7 +110,9 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     if (Path(recipe.logging.runs_dir) / name).exists():
         raise UserError(f"there is a run {name!r} in {recipe.logging.runs_dir!r} already; choose another --name")
     folder = LAUNCHES / name
-    if cluster == "skypilot" and arguments.storage:
+    if cluster == "skypilot" and not arguments.volume and not Path(recipe.logging.runs_dir).is_absolute():
+        shell.warn(_lost(recipe.logging.runs_dir, arguments.nodes))
+    if cluster == "skypilot" and arguments.volume:
         recipe = replace(recipe, logging=replace(recipe.logging, runs_dir=SKY_RUNS))
     mapping = to_mapping(recipe)
     if cluster == "kubernetes":
@@ -101,6 +122,8 @@ def run(arguments: argparse.Namespace, shell: JobShell) -> int:
     recipe_text = dump_yaml(mapping)
     text = _WRITERS[cluster](arguments, name, recipe.logging.runs_dir, recipe_text)
     script = folder / ("job.sh" if cluster == "slurm" else f"{cluster}.yaml")
+    if cluster == "skypilot":
+        submit += [*(f"--secret={name}" for name in arguments.secret), *arguments.option]
     command = [program, *submit, str(script)]
     if arguments.dry_run:
         shell.say(f"{text.rstrip()}\n\nNothing was submitted. This would be {script}, with {folder}/recipe.yaml, for:")
@@ -125,6 +148,8 @@ def _order(arguments: argparse.Namespace, name: str, runs_dir: str, *, recipe: s
         folder=folder,
         python=arguments.python or python,
         num_nodes=arguments.nodes,
+        cpus=arguments.cpus,
+        variables=_variables(arguments.variable),
         gpus=arguments.gpus,
         notice_s=arguments.notice,
         restarts=arguments.restarts,
@@ -146,19 +171,54 @@ def _kubernetes(arguments: argparse.Namespace, name: str, runs_dir: str, recipe:
         claim=arguments.claim,
         mount=arguments.mount,
         secret=arguments.secret,
-        cpus=arguments.cpus,
         memory=arguments.memory,
         shared_memory=arguments.shared_memory,
     )
-    return "---\n".join(dump_yaml(one, blocks=True) for one in kubernetes_objects(order, pods, recipe))
+    objects = patched_objects(kubernetes_objects(order, pods, recipe), _patches(arguments.patch))
+    return "---\n".join(dump_yaml(one, blocks=True) for one in objects)
 
 
 def _skypilot(arguments: argparse.Namespace, name: str, runs_dir: str, recipe: str) -> str:
     where = f"/tmp/agentgym-{name}.yaml"
     order = _order(arguments, name, runs_dir, recipe=where, folder=".", python="python")
-    given = {"setup": arguments.setup, "accelerators": arguments.accelerators, "infra": arguments.infra}
-    local = str(LAUNCHES / name / "recipe.yaml")
-    return dump_yaml(skypilot_task(order, local_recipe=local, storage=arguments.storage, **given), blocks=True)
+    has_gpus = bool(arguments.accelerators or arguments.gpus)
+    sky = SkyTask(
+        local_recipe=str(LAUNCHES / name / "recipe.yaml"),
+        setup=arguments.setup or (INSTALL_GPU if has_gpus else INSTALL),
+        accelerators=arguments.accelerators,
+        infra=arguments.infra,
+        volume=arguments.volume,
+        secrets=arguments.secret,
+    )
+    task = skypilot_task(order, sky)
+    for patch in _patches(arguments.patch):
+        task = patched(task, patch)
+    return dump_yaml(task, blocks=True)
+
+
+def _lost(runs_dir: str, num_nodes: int) -> str:
+    """What to say of a runs folder that is on a node's own disk. Raises UserError where several nodes need one."""
+    kept = (
+        "--volume NAME (`sky volumes apply`), or --runs-dir with the absolute path of a filesystem that the machines "
+        "have, or --setup mounts; not a bucket, which cannot append, rename and lock"
+    )
+    if num_nodes > 1:
+        raise UserError(f"{num_nodes} nodes of SkyPilot share no folder {runs_dir!r} for the run; give {kept}")
+    return f"the run is lost with its machine; to keep it give {kept}"
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not VARIABLE.fullmatch(name):
+            raise UserError(f"--variable {one!r} is not NAME=VALUE, as in --variable=HF_HOME=/models")
+        found[name] = value
+    return found
+
+
+def _patches(path: str | None) -> list[Plain]:
+    return read_documents(path) if path else []
 
 
 _WRITERS = {"slurm": _slurm, "kubernetes": _kubernetes, "skypilot": _skypilot}
