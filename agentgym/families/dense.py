@@ -18,9 +18,9 @@ class Dense:
     qkv_bias: bool = False
     rope_theta: float | None = None
 
-    def read(self, config: Mapping[str, Any], path: object) -> Architecture:
-        """Raises UserError for a model that the engines `titan` and `native` would not compute exactly."""
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    def refusal(self, config: Mapping[str, Any]) -> str:
+        """What of the config is not computed exactly; empty if all of it is."""
+        rope = _rope(config)
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         refused = {
             "a sliding window": config.get("use_sliding_window", False),
@@ -30,11 +30,14 @@ class Dense:
             f"rope type {rope_type!r}": rope_type not in ("default", "llama3"),
             "partly rotated heads": rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0,
         }
-        for what, present in refused.items():
-            if present:
-                raise UserError(f"{path}: the trainer and the native engine do not compute {what}")
+        return next((what for what, present in refused.items() if present), "")
+
+    def read(self, config: Mapping[str, Any], path: object) -> Architecture:
+        """Of a config without a `refusal`. Raises UserError for a field that is missing."""
+        rope = _rope(config)
+        scaled = rope.get("rope_type", rope.get("type", "default")) != "default"
         try:
-            return self._architecture(config, rope, scaled=rope_type != "default")
+            return self._architecture(config, rope, scaled=scaled)
         except KeyError as error:
             raise UserError(f"{path} lacks the field {error}") from error
 
@@ -58,6 +61,11 @@ class Dense:
             qkv_bias=self.qkv_bias,
             rope_scaling=_rope_scaling(rope) if scaled else None,
         )
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return found
 
 
 def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from agentgym.families.architecture import Architecture
+from agentgym.families.dense import Dense
 
 DENSE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-Read: TypeAlias = Callable[[Mapping[str, Any], object], Architecture]
-"""Reads a config.json: gets its fields and the name for errors. Raises UserError for what would not be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,8 @@ class Family:
 
     model_types: tuple[str, ...]
     """As config.json names it, and its text part's, where that has a name of its own."""
-    read: Read
+    dense: Dense | None = None
+    """What the trainer engine `titan` and the native generator need, which compute nothing else."""
     packs: Literal["mask", "row"] = "row"
     """"mask": documents of one row are kept apart by masks. "row": each sample needs a row of its own, because a layer
     carries state along the row."""
@@ -42,10 +41,6 @@ class Family:
     adapter_targets: tuple[str, ...] = DENSE_TARGETS
     """The matrices of a layer that can have adapters."""
     router: Router | None = None
-    titan: Literal["dense"] | None = None
-    """Which of torchtitan's models the trainer engine `titan` builds."""
-    native: bool = False
-    """Whether the native generator computes it."""
     vllm_names: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of weights' names, as in files, and what they are in the model that vLLM loads."""
     tiny: Mapping[str, Any] = field(default_factory=dict)

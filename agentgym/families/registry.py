@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError
-from agentgym.families import known
+from agentgym.families import by_transformers, known
 from agentgym.families.architecture import Architecture
 from agentgym.families.config_file import check_fields
 from agentgym.families.family import Family
@@ -30,7 +30,8 @@ def families() -> Mapping[str, Family]:
 
 
 def family_of(architecture: Architecture) -> Family:
-    return families()[architecture.model_type]
+    """One with the defaults for a model of no known family."""
+    return families().get(architecture.model_type) or Family(model_types=(architecture.model_type,))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -50,17 +51,33 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """Raises UserError for a model of no known family, or whose family does not compute it exactly."""
+    """Of any model that transformers knows; of dense ones without it. Raises UserError for others."""
     return architecture_of(read_config(folder), folder / "config.json")
 
 
 def architecture_of(config: Mapping[str, Any], path: object) -> Architecture:
     """Reads the architecture from the contents of a config.json. path: names it in errors."""
     family = families().get(str(config.get("model_type")))
-    if family is None:
+    if family is None or family.dense is None or family.dense.refusal(config):
+        return by_transformers.read(config, path)
+    return family.dense.read(config, path)
+
+
+def read_dense(folder: Path) -> Architecture:
+    """As `dense_of`, of the folder's config.json."""
+    return dense_of(read_config(folder), folder / "config.json")
+
+
+def dense_of(config: Mapping[str, Any], path: object) -> Architecture:
+    """Raises UserError for a model that the trainer engine `titan` and the native generator do not compute exactly."""
+    known_dense = [name for name, family in families().items() if family.dense is not None]
+    family = families().get(str(config.get("model_type")))
+    if family is None or family.dense is None:
         raise UserError(
             f"{path}: model_type is {config.get('model_type')!r}; the trainer and the native engine compute dense "
-            f"models of {', '.join(map(repr, families()))}. Others can't be trained; to evaluate one use "
+            f"models of {', '.join(map(repr, known_dense))}. Others can't be trained; to evaluate one use "
             "generator.engine=transformers, or vllm on a GPU"
         )
-    return family.read(config, path)
+    if refused := family.dense.refusal(config):
+        raise UserError(f"{path}: the trainer and the native engine do not compute {refused}")
+    return family.dense.read(config, path)

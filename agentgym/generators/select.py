@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentgym.errors import UserError
-from agentgym.families.registry import read_architecture, read_config
+from agentgym.families.registry import read_config, read_dense
 from agentgym.generators.config import EngineConfig, GeneratorConfig
 from agentgym.generators.engine import GeneratorEngine
 from agentgym.models.device import pick_device
@@ -153,7 +153,7 @@ def why_not_native(model_path: str) -> str:
     """What the native engine says to a model that it refuses; "" for one that it computes."""
     read_config(Path(model_path))  # raises
     try:
-        read_architecture(Path(model_path))
+        read_dense(Path(model_path))
     except UserError as error:
         return str(error)
     return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
-from agentgym.families.registry import read_architecture
+from agentgym.families.registry import read_dense
 from agentgym.generators.select import NativeEngineConfig, at_once, settle_engine, why_not_native
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import resolve_model
@@ -53,7 +53,7 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
     if recipe.eval.shard:
         raise UserError("eval.shard is for `agentgym eval`: a run measures itself on all tasks; leave it out")
     model_path = _model_of(recipe, scratch)
-    architecture = read_architecture(model_path)  # raises for what can't be trained
+    architecture = read_dense(model_path)  # raises for what can't be trained
     settled = recipe
     if recipe.sft is None:  # else generators play before and after it, and are settled for each evaluation
         check_sampling(recipe)
@@ -71,7 +71,7 @@ def settle_sampling(recipe: Recipe, scratch: Path, note: Note, registry: PluginR
     """Settles generators alone, as an evaluation needs them: any model that an engine can load."""
     model_path = _model_of(recipe, scratch)
     engine = settle_engine(recipe.generator, str(model_path), note)
-    architecture = None if why_not_native(str(model_path)) else read_architecture(model_path)
+    architecture = None if why_not_native(str(model_path)) else read_dense(model_path)
     settled = settle_generators(replace(recipe, generator=engine), architecture)
     return Settled(recipe=settled, registry=registry or _registry_of(recipe), model_path=model_path)
 
@@ -83,7 +83,7 @@ def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegi
     found = settle_engine(recipe.generator, str(model_path), note)
     # at once: what joining a batch costs is measured, not what waiting for each other saves of it
     one = replace(found, engine=at_once(found.engine), replicas=1, gpus=())
-    architecture = read_architecture(model_path)
+    architecture = read_dense(model_path)
     elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
     alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
     settled = settle_placement(alone, architecture, lambda note: None)
@@ -187,7 +187,7 @@ def find_teacher(recipe: Recipe, model_path: Path, scratch: Path) -> Path | None
     if not path:
         raise UserError("advantage.teacher is empty; name the model to learn from, as model.path names one")
     teacher = resolve_model(path, scratch)
-    positions = read_architecture(teacher).max_positions
+    positions = read_dense(teacher).max_positions
     if positions < recipe.trainer.seq_len:
         raise UserError(
             f"the teacher {teacher} has {positions} positions, but trainer.seq_len is {recipe.trainer.seq_len}; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,7 +44,7 @@ def write_manifest(
     known: fingerprints of files that were read already.
     """
     files = {path.name: (known or {}).get(path.name) or _fingerprint(path) for path in sorted(folder.iterdir())}
-    content = {"format": FORMAT, "step": step, "architecture": asdict(architecture), "lora": _plain(lora)}
+    content = {"format": FORMAT, "step": step, "architecture": _described(architecture), "lora": _plain(lora)}
     content["files"] = files
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
@@ -80,14 +80,14 @@ def check(folder: str, model_path: str, *, step: int | None = None) -> None:
         raise UserError(f"no folder {folder}; give a checkpoint, for example RUN/checkpoints/step-20")
     if not (Path(folder) / MANIFEST).exists() and (Path(folder) / "config.json").exists():
         check_model(folder)
-        found = asdict(read_architecture(Path(folder)))
+        found = _described(read_architecture(Path(folder)))
     else:
         manifest = read_manifest(folder)
         found = manifest.architecture
         if step not in (None, manifest.step):
             raise UserError(f"{folder} was saved after step {manifest.step}, not after step {step}")
         _check_files(Path(folder), manifest)
-    wanted = asdict(read_architecture(Path(model_path)))
+    wanted = _described(read_architecture(Path(model_path)))
     differing = [
         f"{name} is {found.get(name)}, the model's is {value}"
         for name, value in wanted.items()
@@ -98,6 +98,12 @@ def check(folder: str, model_path: str, *, step: int | None = None) -> None:
             f"the checkpoint {folder} is of another model than {model_path}: {'; '.join(differing)}. "
             "Resume with the model that the run was started with."
         )
+
+
+def _described(architecture: Architecture) -> dict[str, object]:
+    """Its sizes as JSON has them; the shapes of weights follow from these and the model's own config.json."""
+    sizes: dict[str, object] = json.loads(json.dumps(asdict(replace(architecture, own_shapes=None))))
+    return sizes
 
 
 def check_adapters(folder: str, lora: LoraConfig) -> None:
@@ -126,7 +132,8 @@ def check_model(folder: str) -> None:
         if found.get(name) != shape
     ]
     problems += [
-        f"{name} is not part of a dense {architecture.model_type}" for name in set(found) - set(wanted) - tied_head
+        f"{name} is not part of a {architecture.model_type} of these sizes"
+        for name in set(found) - set(wanted) - tied_head
     ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""

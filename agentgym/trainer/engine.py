@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.families.registry import read_architecture
+from agentgym.families.registry import read_dense
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
@@ -60,7 +60,7 @@ class TitanEngine:
         self.step, self._version = 0, 0
         self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
         self._kept: Callable[[], list[float]] = list  # what `trained_logprobs` gives
-        self._architecture = read_architecture(Path(setup.model_path))
+        self._architecture = read_dense(Path(setup.model_path))
         self._base = Base(Path(setup.base_path or setup.model_path))
         self._ranks = join(setup.trainer)
         try:

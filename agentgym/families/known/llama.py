@@ -5,6 +5,4 @@ from __future__ import annotations
 from agentgym.families.dense import Dense
 from agentgym.families.family import Family
 
-FAMILIES = (
-    Family(model_types=("llama",), read=Dense(rope_theta=10_000.0).read, packs="mask", titan="dense", native=True),
-)
+FAMILIES = (Family(model_types=("llama",), dense=Dense(rope_theta=10_000.0), packs="mask"),)

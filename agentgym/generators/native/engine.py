@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import UserError
-from agentgym.families.registry import read_architecture
+from agentgym.families.registry import read_dense
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.native.cache import KVCache
 from agentgym.generators.native.invariant import PIECE, InvariantModel, check_invariance
@@ -24,7 +24,7 @@ from agentgym.models.safetensors import read_folder
 
 
 class NativeEngine(ThreadedEngine[DecoderWeights]):
-    """A dense model of `FAMILIES` from a local Hugging Face folder; implements `GeneratorEngine`.
+    """A dense model of a known family, from a local Hugging Face folder; implements `GeneratorEngine`.
 
     It holds several versions of the weights for requests that name one.
     """
@@ -32,7 +32,7 @@ class NativeEngine(ThreadedEngine[DecoderWeights]):
     _scheduler: VersionedScheduler
 
     def __init__(self, config: GeneratorConfig, model_path: str) -> None:
-        self._architecture = read_architecture(Path(model_path))
+        self._architecture = read_dense(Path(model_path))
         super().__init__(
             config, model_path, vocab_size=self._architecture.vocab_size, max_positions=self._architecture.max_positions
         )

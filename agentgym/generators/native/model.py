@@ -41,7 +41,7 @@ class TokenBatch:
 
 
 class DecoderModel:
-    """The same function as transformers' Qwen3ForCausalLM, and those of the other `FAMILIES`, on our own cache.
+    """The same function as transformers' Qwen3ForCausalLM, and those of the other dense families, on our own cache.
 
     No autograd.
     """

@@ -12,7 +12,7 @@ import torch
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import collect
-from agentgym.families.registry import read_architecture
+from agentgym.families.registry import read_architecture, read_dense
 from agentgym.models.rope import inverse_frequencies
 from agentgym.models.safetensors import read_shapes
 from agentgym.models.tiny import policy_path
@@ -88,7 +88,7 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        read_architecture(changed_config(tmp_path, **changes))
+        read_dense(changed_config(tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
