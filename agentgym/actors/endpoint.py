@@ -123,7 +123,9 @@ class LifecycleActor(Actor):
 
         caller: names the port, which is another object in each message.
         """
-        outbox = self._outboxes.setdefault(caller, Outbox(port.send))
+        if (outbox := self._outboxes.get(caller)) is None:
+            port.return_undeliverable = False  # else an answer to a process that ends would end this actor
+            self._outboxes[caller] = outbox = Outbox(port.send)
         for call in calls:
             task = asyncio.create_task(self._answer(call, outbox))
             self._answering.add(task)

@@ -6,9 +6,12 @@ import asyncio
 import ctypes
 import gc
 import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 from agentgym.actors.actor import ServiceActor
+from agentgym.actors.caller import Caller
 from agentgym.actors.endpoint import endpoint
 
 
@@ -69,3 +72,14 @@ class Counting(ServiceActor):
     @endpoint
     async def say(self, words: str) -> None:
         os.write(2, words.encode() + b"\n")
+
+
+class Asking(ServiceActor):
+    """Calls another actor without waiting for its answers."""
+
+    @endpoint
+    async def ask(self, counting: Any, after_s: list[float]) -> None:
+        """The answers come after these times."""
+        self._caller = await Caller().__aenter__()
+        self._answers = [self._caller.ask(counting, "sleep", pickle.dumps((seconds,))) for seconds in after_s]
+        self._caller.flush()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from counting import Counting
+from counting import Asking, Counting
 from slow_start import SlowStart
 from waiting import LONG_S, no_child_left, until
 
@@ -198,3 +198,16 @@ async def test_one_that_is_stopped_while_it_starts_is_killed_with_what_it_has_st
         assert asyncio.get_running_loop().time() - began < 5
         psutil.wait_procs([child], timeout=5)  # it was told to end, and has a moment for it
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+async def test_answers_to_an_actor_that_stops_leave_the_one_that_gives_them_alive() -> None:
+    async with Runtime():
+        counting, asking = await Counting.as_actor(10), await Asking.as_actor()
+        after_s = [
+            0.3 + number / 100 for number in range(150)
+        ]  # while it stops; once its process is gone they are lost
+        await asking.call_one(Asking.ask, counting.actor, after_s, timeout_s=LONG_S)
+        await asyncio.gather(asking.stop(), counting.call_one(Counting.sleep, after_s[-1], timeout_s=LONG_S))
+        assert await counting.call_one(Counting.add, 1, timeout_s=LONG_S) == 11
+        await counting.stop()
