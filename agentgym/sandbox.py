@@ -43,6 +43,11 @@ class SandboxDiskFull(SandboxUnavailable):
     """The host has no room left for a sandbox: the message says where, and how much there is."""
 
 
+class ImageUnusable(SandboxUnavailable):
+    """A task's image is missing, can't be built, or can't run here: the message says which and why, with the engine's
+    last lines. No task is scored by it."""
+
+
 class FileRefused(ValueError):
     """A session's file can't be handed over: it is missing, too large, no regular file, or its path leaves
     the work folder. The agent's mistake or the caller's, never the sandbox's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from agentgym.sandbox import Capabilities, Limits, RunStatus, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
+from agentgym_sandboxes.docker.ahead import Ahead
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
@@ -45,6 +46,7 @@ class DockerBackend(AgentBackend):
         self._group: EngineGroup | None = None
         self._pool: Pool | None = None
         self._sessions: SessionPools | None = None
+        self._ahead: Ahead | None = None
 
     def supports(self, spec: SandboxSpec) -> bool:
         """Any image for sessions. In a task's container it has the memory that it asks for."""
@@ -64,8 +66,8 @@ class DockerBackend(AgentBackend):
             facts = [member.facts for member in group.members if member.facts is not None]
             places = [f"{m.facts.detail} at {m.url}" for m in group.members if m.facts is not None]
             image_id = next(member.image_id for member in group.members if member.image_id)
-            if self.config.session_image is not None:  # before a run begins, not at its first session
-                await group.machine(Request(self.config.session_image, "", 0, self.config.session_image))
+            if (name := self.config.session_image) is not None:  # before a run begins, not at its first session
+                await group.machine(Request(name, "", 0, name, what=name))
         finally:
             await group.close()
         contents = f" with {', '.join(image.packages)}" if image.packages else ""
@@ -100,9 +102,12 @@ class DockerBackend(AgentBackend):
             def make_pool(request: Request | None, others: Others) -> SessionPool:
                 start = partial(group.start_container, session=True, request=request)
                 config = replace(self.config, spare_sessions=0) if request and request.once else self.config
-                return SessionPool(config, start, networks.open, self._meter, networks.forward, others)
+                num_cold = 2 if request is not None and request.profile == "task" else 0
+                return SessionPool(config, start, networks.open, self._meter, networks.forward, others, num_cold)
 
             self._sessions = SessionPools(make_pool, group.machine)
+            group.on_short = self._sessions.give_up_spares
+            self._ahead = Ahead(group.machine, self.config.images_ahead)
             group.watch()
         except BaseException as error:
             await asyncio.shield(asyncio.create_task(self._stop()))
@@ -111,9 +116,12 @@ class DockerBackend(AgentBackend):
             raise
 
     async def _stop(self) -> None:
+        ahead, self._ahead = self._ahead, None
         sessions, self._sessions = self._sessions, None
         pool, self._pool = self._pool, None
         group, self._group = self._group, None
+        if ahead is not None:
+            await ahead.close()
         if sessions is not None:
             await sessions.close()
         if pool is not None:
@@ -142,7 +150,19 @@ class DockerBackend(AgentBackend):
         if self._sessions is None:
             raise SandboxUnavailable(NOT_STARTED)
         request = request_of(spec, self.config, self._image)
+        if self._ahead is not None and request is not None:
+            self._ahead.used(request)
         return self._sessions.session(request, replace(spec, network=()) if request and request.bridge else spec)
+
+    def expect(self, specs: Iterable[SandboxSpec]) -> None:
+        """Pull or build their images, in this order, while others play."""
+        found = [request_of(spec, self.config, self._image) for spec in specs if spec.session]
+        if self._ahead is not None:
+            self._ahead.expect(one for one in found if one is not None and not one.is_by_id)
+
+    def images(self) -> dict[str, str]:
+        """Of the tasks, by the name or the folder that they gave: the digest, or the id of one that has none."""
+        return {} if self._sessions is None else self._sessions.images()
 
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start, under the names in `counts.py` and `meter.py`."""

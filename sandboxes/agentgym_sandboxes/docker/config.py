@@ -18,10 +18,11 @@ TAKEN = frozenset(
 PROFILES = ("hardened", "task")
 RANGES = {
     **{"pool_size": (0, inf), "slots": (1, 16), "max_sessions": (1, inf), "spare_sessions": (0, inf)},
-    "session_disk_mib": (1, 4096),
+    **{"session_disk_mib": (1, 4096), "images_ahead": (0, 100)},
     **dict.fromkeys(
         ("cpus", "max_uses", "max_age_s", "lease_timeout_s", "start_timeout_s", "starts_per_s", "engine_timeout_s",
-         "engine_failures", "ping_every_s", "ping_timeout_s", "reap_every_s", "session_network_mib"),
+         "engine_failures", "images_gb", "tasks_memory_mib", "tasks_cpus",
+         "ping_every_s", "ping_timeout_s", "reap_every_s", "session_network_mib"),
         POSITIVE,
     ),
 }  # fmt: skip
@@ -96,6 +97,15 @@ class DockerConfig:
     public_network: str = "proxy"
     """What network "public" of a task is: proxy, which reaches every public host and no private one by http_proxy and
     https_proxy, or bridge, the engine's own network, from which this machine's neighbours can be reached, too."""
+    images_gb: float | None = None
+    """What images that were pulled or built for tasks may take on each engine, in GB; beyond it, those used longest ago
+    are removed. Null is no bound."""
+    images_ahead: int = 4
+    """Images that are pulled or built before the sessions that come next ask for them."""
+    tasks_memory_mib: int | None = None
+    """Memory of all containers with profile task on an engine, in MiB; null is nine tenths of its host's."""
+    tasks_cpus: float | None = None
+    """Cores of all containers with profile task on an engine, by their tasks' limits; null is four times its cores."""
     max_sessions: int = 16
     """Sessions at a time, each with a container of its own."""
     spare_sessions: int = 1

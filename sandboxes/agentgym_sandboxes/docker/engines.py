@@ -17,6 +17,7 @@ from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine, OwnedContainer
 from agentgym_sandboxes.docker.failures import EngineError, EngineUnreachable, ImageGone, ImageUnusable, NoEngineAnswers
 from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.docker.image_store import remove_frozen
 from agentgym_sandboxes.docker.machine import Machine, Request
 from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MAX_CONTAINERS_PER_ENGINE = 4  # by default
 ASSIGN_AGAIN_S = 0.1
+NUM_TRIES = 2  # beyond the last, of an image that is evicted again and again
 
 
 class EngineGroup:
@@ -52,6 +54,7 @@ class EngineGroup:
         self._settings_of = settings_of
         self._volumes = Volumes(config.volumes, owner)
         self._watch: asyncio.Task[None] | None = None
+        self.on_short: Callable[[], None] = lambda: None  # a task's container waits for room
 
     async def open(self) -> None:
         """Connect to all. Raises SandboxUnavailable when none is available, or when one lacks what we need.
@@ -126,10 +129,28 @@ class EngineGroup:
         Raises SandboxUnavailable with each engine's last error when there is none, ImageUnusable for a task's image,
         InfraError when the start failed.
         """
-        member = await self._assign(wait_s)
-        engine, facts = member.engine, member.facts
-        assert engine is not None and facts is not None
+        for _ in range(NUM_TRIES if request is not None else 1):
+            try:
+                return await self._start(on_change, session, request, wait_s)
+            except _ImageLeft:  # it was evicted since: it is made again
+                pass
+        return await self._start(on_change, session, request, wait_s, last=True)
+
+    async def _start(
+        self,
+        on_change: Callable[[], None],
+        session: bool,
+        request: Request | None,
+        wait_s: float,
+        *,
+        last: bool = False,
+    ) -> Container:
+        member = await self._assign(wait_s, request.only_on if request is not None else "")
+        engine, facts, room = member.engine, member.facts, member.room
+        assert engine is not None and facts is not None and room is not None
         machine = await member.machine(request, self._owner) if request is not None else None
+        is_task = request is not None and request.profile == "task"
+        place = await room.take(request, self.on_short) if request is not None and is_task else None
         member.num_starting += 1
         member.starts.begin()
         try:
@@ -148,6 +169,8 @@ class EngineGroup:
                     mounts=mounts,
                     machine=machine,
                 )
+            if place is not None:
+                place.container = container
         except InfraError as error:
             self._meter.counts[counts.START_FAILURES] += 1
             typed = self._image_gone(member, error) or member.typed(error)
@@ -156,6 +179,9 @@ class EngineGroup:
                 member.reach.failed(typed)
             elif machine is not None and not isinstance(typed, SandboxDiskFull):  # the image's fault, not the engine's
                 member.starts.abandoned()
+                if request is not None and not last and _no_such_image(error) and not machine.image.is_frozen:
+                    member.forget(request)
+                    raise _ImageLeft from error
                 raise ImageUnusable(f"no session starts in image {machine.request.name}: {error}") from error
             else:
                 member.starts.failed(typed)
@@ -165,6 +191,8 @@ class EngineGroup:
             raise
         finally:
             member.num_starting -= 1
+            if place is not None and place.container is None:
+                room.free(place)
         member.starts.succeeded()
         member.hold(container)
         self._meter.start.add(container.start_s)
@@ -172,7 +200,7 @@ class EngineGroup:
 
     def _image_gone(self, member: Member, error: InfraError) -> InfraError | None:
         """The error of a start whose image was removed since we connected, in words that help."""
-        gone = isinstance(error, EngineError) and error.status == 404 and "no such image" in str(error).lower()
+        gone = _no_such_image(error) and self._image is not None
         return ImageGone(self._image.missing_text(member.url)) if gone and self._image is not None else None
 
     def _of_all(self, error: InfraError) -> InfraError:
@@ -181,8 +209,16 @@ class EngineGroup:
         return SandboxUnavailable(str(error)) if isinstance(error, ImageGone) and any(others) else error
 
     async def machine(self, request: Request) -> Machine:
-        """What the image is on one of the engines. Raises as `start_container` does."""
-        return await (await self._assign(0.0)).machine(request, self._owner)
+        """What the image is on one of the engines; one that only some have is looked for.
+
+        Raises as `start_container` does.
+        """
+        first = await self._assign(0.0)
+        others = [one for one in self.members if one.is_ready and one is not first] if request.is_by_id else []
+        for member in others and [first, *others]:
+            if member.engine is not None and await member.engine.image(request.image) is not None:
+                return await member.machine(request, self._owner)
+        return await first.machine(request, self._owner)
 
     async def went_with_engine(self, name: str) -> bool:
         """Whether a lost container's engine is gone too."""
@@ -218,6 +254,10 @@ class EngineGroup:
                     else:
                         say(f"removed container {container_id[:12]} {why}")
                         count += 1
+            try:
+                await remove_frozen(engine, self._owner, say)
+            except InfraError as error:
+                errors.append(error)
         self._meter.counts[counts.REAPED] += count
         if errors:
             raise errors[0]
@@ -257,11 +297,11 @@ class EngineGroup:
             return f"of {owned.owner}, which is gone"
         return "that never ran for long" if is_forgotten(owned.state, owned.age_s) else ""
 
-    async def _assign(self, wait_s: float) -> Member:
+    async def _assign(self, wait_s: float, only_on: str = "") -> Member:
         """The engine to start on."""
         end_s = time.monotonic() + wait_s
         while True:
-            ready = [member for member in self.members if member.is_ready]
+            ready = [member for member in self.members if member.is_ready and only_on in ("", member.url)]
             if ready:
                 return min(ready, key=lambda member: member.load)
             if time.monotonic() >= end_s:
@@ -310,6 +350,14 @@ class EngineGroup:
         while True:
             await asyncio.sleep(self._config.reap_every_s)
             await self.tidy()
+
+
+class _ImageLeft(Exception):
+    """A task's image was removed after it had been provided."""
+
+
+def _no_such_image(error: InfraError) -> bool:
+    return isinstance(error, EngineError) and error.status == 404 and "no such image" in str(error).lower()
 
 
 def _log_end(watch: asyncio.Task[None]) -> None:

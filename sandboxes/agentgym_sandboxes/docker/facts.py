@@ -14,6 +14,7 @@ from agentgym.types import Json
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class EngineFacts:
     identity: str
     version: str
     cpus: int
+    memory_mib: int
+    architecture: str  # as images have it: amd64, arm64
     memory_limit: bool
     swap_limit: bool
     process_limit: bool
@@ -50,6 +53,8 @@ def facts_of(info: Mapping[str, Json]) -> EngineFacts:
         identity=f"{info.get('ID')} {info.get('DockerRootDir')}",  # two engines of one host have one ID
         version=str(info.get("ServerVersion")),
         cpus=max(1, int(cast(int, info.get("NCPU") or 1))),
+        memory_mib=int(cast(int, info.get("MemTotal") or 0)) >> 20,
+        architecture=_ARCHITECTURES.get(machine := str(info.get("Architecture") or ""), machine),
         memory_limit=enforces and bool(info.get("MemoryLimit")),
         swap_limit=enforces and bool(info.get("SwapLimit")),
         process_limit=enforces and bool(info.get("PidsLimit")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import agentgym.sandbox
 from agentgym.errors import InfraError
 from agentgym.sandbox import SandboxUnavailable
 
@@ -26,7 +27,7 @@ class ImageGone(SandboxUnavailable):
     """No engine has the image any more, so no container can be started; the message says what makes it."""
 
 
-class ImageUnusable(ImageGone):
+class ImageUnusable(ImageGone, agentgym.sandbox.ImageUnusable):
     """A task's image can't hold a session; the message says why."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_sandboxes.docker.profile import ORIGIN_LABEL, PACKAGES_LABEL
@@ -16,7 +16,8 @@ class Image:
 
     layers: hashes of its contents, the same on every engine. packages: what was added to it, as numpy==2.3.1.
     env: its variables, as NAME=VALUE. volumes: its folders that the engine puts on a volume. is_frozen: it is a
-    container of ours as it was at one moment.
+    container of ours as it was at one moment. parent: what an engine's builder made it of. used: when it was last
+    tagged, in ISO format, which for a task's image is when it was last used.
     """
 
     image_id: str
@@ -29,6 +30,10 @@ class Image:
     env: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
     is_frozen: bool = False
+    tags: tuple[str, ...] = ()
+    parent: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    used: str = ""
 
 
 def image_of(found: Mapping[str, Any]) -> Image:
@@ -49,4 +54,8 @@ def image_of(found: Mapping[str, Any]) -> Image:
         env=tuple(config.get("Env") or ()),
         volumes=tuple(config.get("Volumes") or ()),
         is_frozen=ORIGIN_LABEL in labels,
+        tags=tuple(found.get("RepoTags") or ()),
+        parent=str(found.get("Parent") or ""),
+        labels=labels,
+        used=str((found.get("Metadata") or {}).get("LastTagTime") or ""),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
-from agentgym.errors import UserError
 from agentgym.types import Json, SandboxSpec
 from agentgym_sandboxes.agent.frames import Header
 from agentgym_sandboxes.agent.main import SESSION_CHILD
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.contexts import BuildContext
 from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.profile import MIB, ONE_THREAD, PROCESSES_PER_SESSION
 from agentgym_sandboxes.docker.tree import PYTHON, TREE
@@ -38,7 +39,9 @@ _OF_HARDENED = ("ReadonlyRootfs", "CapDrop", "CapAdd", "SecurityOpt", "Tmpfs", "
 class Request:
     """What a session runs in: an image, by name, id or digest, under a profile, with so much memory and CPU.
 
-    bridge: it has the engine's own network. once: few sessions will be asked for, so none is kept warm."""
+    what, build_timeout_s: how it is made on an engine that lacks it. only_on: the address of the one that has it.
+    bridge: it has the engine's own network. once: few sessions will be asked for, so none is kept warm.
+    """
 
     image: str
     profile: str
@@ -47,30 +50,43 @@ class Request:
     cpus: float = 0.0
     bridge: bool = False
     once: bool = False
+    what: str | BuildContext = field(default="", compare=False)
+    only_on: str = field(default="", compare=False)
+    build_timeout_s: float = field(default=1200.0, compare=False)
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether its image can't be made, only be there."""
+        return self.image.startswith("sha256:")
 
 
 def request_of(spec: SandboxSpec, config: DockerConfig, ours: str) -> Request | None:
     """None for a session in our own image. ours: its name."""
+    profile = spec.profile or config.session_profile
+    what: str | BuildContext | None = spec.image or config.session_image
     if spec.context is not None:
-        raise UserError(f"context is {spec.context!r}: images are not built yet; name an image")
-    image, profile = spec.image or config.session_image, spec.profile or config.session_profile
+        what = BuildContext(str(Path(spec.context).absolute()), spec.dockerfile)
+    image = None if what is None else str(what)
     if image in (None, ours) and profile == "hardened":
         return None
     most = config.container_memory_mib
     image = image or ours
     if profile != "task":
-        return Request(image, profile, most, image)
+        return Request(image, profile, most, image, what=what or ours, build_timeout_s=spec.build_timeout_s)
     bridge = spec.network == "public" and config.public_network == "bridge"
-    return Request(image, profile, max(most, spec.memory_mib), image, spec.cpus or config.cpus, bridge)
+    memory, cpus = max(most, spec.memory_mib), spec.cpus or config.cpus
+    return Request(image, profile, memory, image, cpus, bridge, what=what or ours, build_timeout_s=spec.build_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """An image on one engine. tree: the volume there with our Python."""
+    """An image on one engine. tree: the volume there with our Python. most_cpus: that a container may have there."""
 
     request: Request
     image: Image
     tree: str
+    url: str = ""
+    most_cpus: float = 1e9
 
     @property
     def _is_task(self) -> bool:
@@ -91,7 +107,7 @@ class Machine:
             memory = self.request.memory_mib * MIB
             host |= {"Memory": memory, "MemorySwap": memory, "PidsLimit": TASK_PROCESSES, "ReadonlyPaths": _READ_ONLY}
             host |= {
-                "NanoCpus": int(self.request.cpus * 1e9),
+                "NanoCpus": int(min(self.request.cpus, self.most_cpus) * 1e9),
                 "NetworkMode": "bridge" if self.request.bridge else "none",
             }
         else:

@@ -11,9 +11,13 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, room_text
-from agentgym_sandboxes.docker.failures import EngineDiskFull, ImageUnusable
+from agentgym_sandboxes.docker.failures import EngineDiskFull
 from agentgym_sandboxes.docker.image import ImageChoice
+from agentgym_sandboxes.docker.image_facts import Image
+from agentgym_sandboxes.docker.image_store import GB, ImageStore
 from agentgym_sandboxes.docker.machine import Machine, Request
+from agentgym_sandboxes.docker.room import Room
+from agentgym_sandboxes.docker.task_images import TaskImages
 from agentgym_sandboxes.docker.tree import provide_tree
 from agentgym_sandboxes.docker.volumes import are_kept
 from agentgym_sandboxes.host.meter import CallMeter
@@ -33,6 +37,9 @@ class Member:
         self.engine: Engine | None = None
         self.facts: EngineFacts | None = None
         self.image_id = ""
+        self.images: TaskImages | None = None
+        self.store: ImageStore | None = None
+        self.room: Room | None = None
         self._machines: dict[Request, Machine] = {}
         self._tree: asyncio.Task[str] | None = None
         self.reach = Breaker(config.engine_failures, REACH_BACKOFF_S)
@@ -65,6 +72,11 @@ class Member:
                 raise SandboxUnavailable(str(error)) from error
             raise
         self.engine, self.facts, self.url = engine, facts, engine.url
+        budget = None if config.images_gb is None else int(config.images_gb * GB)
+        cpus, memory = config.tasks_cpus or 4 * facts.cpus, config.tasks_memory_mib or facts.memory_mib * 9 // 10
+        self.room = Room(memory, cpus, facts.cpus)
+        self.store = ImageStore(engine, budget, config.images_ahead + 2)
+        self.images = TaskImages(engine, facts.identity, facts.architecture, self.store)
         burst = STARTS_PER_CORE * facts.cpus
         self.in_flight, self.limit = asyncio.Semaphore(burst), StartLimit(config.starts_per_s, burst)
 
@@ -73,28 +85,29 @@ class Member:
 
         Raises ImageUnusable, InfraError.
         """
-        engine = self.engine
-        assert engine is not None
+        engine, images = self.engine, self.images
+        assert engine is not None and images is not None
         await self._forget_lost_tree(engine)
         if request in self._machines:
             return self._machines[request]
-        image = await engine.image(request.image)
-        if image is None:
-            raise ImageUnusable(
-                f"the Docker engine at {self.url} has no image {request.name}, which a task names. `docker pull "
-                f"{request.name}` there, build it or load it."
-            )
-        own = await engine.image(self.image_id)
-        if own is not None and image.architecture != own.architecture:
-            raise ImageUnusable(
-                f"image {request.name} is for {image.architecture}, and the engine at {self.url} runs "
-                f"{own.architecture}; name one for {own.architecture}"
-            )
+        image = await engine.image(request.image) if request.image.startswith("sha256:") else None
+        try:
+            image = image or await images.provide(request.what, request.build_timeout_s)
+        except EngineDiskFull as error:
+            raise self.typed(error) from error
         if self._tree is None:
             self._tree = asyncio.create_task(provide_tree(engine, self.image_id, owner))
             self._tree.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, if nobody waits
         tree = await asyncio.shield(self._tree)
-        return self._machines.setdefault(request, Machine(request=request, image=image, tree=tree))
+        return self._machines.setdefault(request, self._machine(request, image, tree))
+
+    def _machine(self, request: Request, image: Image, tree: str) -> Machine:
+        cpus = self.facts.cpus if self.facts is not None else 1
+        return Machine(request=request, image=image, tree=tree, url=self.url, most_cpus=cpus)
+
+    def forget(self, request: Request) -> None:
+        """Its image may be gone."""
+        self._machines.pop(request, None)
 
     async def _forget_lost_tree(self, engine: Engine) -> None:
         """What could not be filled, or was removed since."""

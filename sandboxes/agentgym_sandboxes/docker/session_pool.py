@@ -68,11 +68,14 @@ class SessionPool(KeptPool):
         meter: CallMeter | None = None,
         forward: OpenForward | None = None,
         others: Others | None = None,
+        num_cold: int = 0,
     ) -> None:
+        """num_cold: sessions before containers wait for the next ones."""
         super().__init__(config, start_container, meter or CallMeter(), "session container", BACKOFFS_S)
         self._open_network = open_network
         self._forward = forward
         self._others = others or Others()
+        self._num_cold = num_cold
         self._spare: collections.deque[Container] = collections.deque()
         self._leased: set[Container] = set()
         self._ending: set[Container] = set()  # of sessions
@@ -107,6 +110,7 @@ class SessionPool(KeptPool):
     async def _lease(self) -> Container:
         """A container that answers, which no session had before."""
         began_s = time.monotonic()
+        self._num_cold -= 1
         try:
             async with asyncio.timeout(self._config.lease_timeout_s):
                 container = await self._next()
@@ -169,7 +173,7 @@ class SessionPool(KeptPool):
                 container = self._spare.popleft()
                 self._leased.add(container)
                 future.set_result(container)
-        while not self._waiting and len(self._spare) > self._config.spare_sessions:
+        while not self._waiting and len(self._spare) > self._num_spares:
             self._to_remove.append(self._spare.pop())  # who waited for it has gone
 
     @property
@@ -183,6 +187,16 @@ class SessionPool(KeptPool):
         return len(self._leased) + len(self._ending)
 
     @property
+    def _num_spares(self) -> int:
+        return self._config.spare_sessions if self._num_cold <= 0 else 0
+
+    def give_up_spares(self) -> None:
+        """Remove them; there will be some again after a further session."""
+        if self._spare and not self._waiting:
+            self._num_cold = max(self._num_cold, 1)
+            self._on_change()
+
+    @property
     def is_idle(self) -> bool:
         return not self.num_taken and not self._waiting
 
@@ -193,7 +207,7 @@ class SessionPool(KeptPool):
     @property
     def _num_wanted(self) -> int:
         num_waiting = sum(1 for future in self._waiting if not future.done())
-        wanted = min(num_waiting, self._room) + self._config.spare_sessions
+        wanted = min(num_waiting, self._room) + self._num_spares
         return wanted - len(self._spare) - self.num_starting
 
     def _pinged(self) -> list[Container]:

@@ -29,6 +29,7 @@ class SessionPools(Others):
         self._make = make
         self._find = find
         self._ids: dict[Request, Request] = {}  # by name, and by id
+        self._digests: dict[str, str] = {}
         self._pools: dict[Request | None, SessionPool] = {}  # the latest used last
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -63,8 +64,21 @@ class SessionPools(Others):
     async def _by_id(self, request: Request) -> Request:
         if request not in self._ids:
             machine = await self._find(request)
-            self._ids[request] = replace(request, image=machine.image.image_id, once=machine.image.is_frozen)
+            by_id = replace(request, image=machine.image.image_id)
+            if machine.image.is_frozen:  # few sessions have it, and no other image ever
+                return replace(by_id, once=True, only_on=machine.url)
+            self._ids[request] = by_id
+            self._digests[request.name] = next(iter(machine.image.digests), machine.image.image_id)
         return self._ids[request]
+
+    def images(self) -> dict[str, str]:
+        """The digest, or else the id, of each image that a session was asked for, by its name."""
+        return dict(self._digests)
+
+    def give_up_spares(self) -> None:
+        """Remove what nobody uses: others wait for its memory."""
+        for pool in self._pools.values():
+            pool.give_up_spares()
 
     def _pool(self, request: Request | None) -> SessionPool:
         if self._closed:

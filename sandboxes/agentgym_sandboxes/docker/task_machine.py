@@ -7,7 +7,7 @@ import json
 import tarfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
@@ -27,6 +27,7 @@ from agentgym_sandboxes.docker.archives import checked_path, file_of, packed, tr
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.failures import EngineError
 from agentgym_sandboxes.docker.image_facts import Image
+from agentgym_sandboxes.docker.image_store import remove_image
 from agentgym_sandboxes.docker.profile import LABEL, ORIGIN_LABEL, OWNER_LABEL
 
 if TYPE_CHECKING:
@@ -175,8 +176,7 @@ class _Frozen(ContainerFiles, FrozenMachine):
     async def close(self) -> None:
         if self._made:
             await self._engine.remove(self._made)
-        remove = functools.partial(_remove_image, image=self.image)
-        await self._engine.call_long("remove a frozen container", remove, FREEZE_TIMEOUT_S)
+        await remove_image(self._engine, self.image)
 
     async def _reader(self) -> str:
         if not self._made:
@@ -190,10 +190,3 @@ class _Frozen(ContainerFiles, FrozenMachine):
             }
             await self._engine.create(settings, name)
         return self._made
-
-
-def _remove_image(client: APIClient, image: str) -> None:
-    from docker.errors import ImageNotFound
-
-    with suppress(ImageNotFound):
-        client.remove_image(image, force=True)

@@ -13,10 +13,10 @@ BOXES = {"slots": (0, 256), "spares": (0, 256), "lease_timeout_s": POSITIVE, "st
 
 
 def check_ranges(config: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises UserError for a field outside of its range."""
+    """Raises UserError for a field outside of its range; None is in any."""
     for name, (least, most) in ranges.items():
         value = getattr(config, name)
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             if least == MORE_THAN_0:
                 allowed = "more than 0"
             else:

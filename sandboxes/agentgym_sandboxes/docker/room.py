@@ -1,0 +1,63 @@
+"""Room for tasks' containers on an engine: the sum of their memory and cores is bounded, and they wait in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable
+
+from agentgym_sandboxes.docker.container import Container
+from agentgym_sandboxes.docker.failures import ImageUnusable
+from agentgym_sandboxes.docker.machine import Request
+
+LOOK_EVERY_S = 0.05
+
+
+class Place:
+    """What a container takes. container: None while it starts."""
+
+    def __init__(self, memory_mib: int, cpus: float) -> None:
+        self.memory_mib = memory_mib
+        self.cpus = cpus
+        self.container: Container | None = None
+
+
+class Room:
+    """memory_mib, cpus: of all of them. most_cpus: of one; a task that asks for more gets these."""
+
+    def __init__(self, memory_mib: int, cpus: float, most_cpus: float) -> None:
+        self._memory_mib = memory_mib
+        self._cpus = cpus
+        self._most_cpus = most_cpus
+        self._places: list[Place] = []
+        self._waiting: collections.deque[Place] = collections.deque()
+
+    async def take(self, request: Request, on_short: Callable[[], None]) -> Place:
+        """Wait in turn until it fits. on_short: called while it does not, to give up what nobody uses.
+
+        Raises ImageUnusable for what never fits.
+        """
+        place = Place(request.memory_mib, min(request.cpus, self._most_cpus, self._cpus))
+        if place.memory_mib > self._memory_mib:
+            raise ImageUnusable(
+                f"no session starts in image {request.name}: its task asks for {place.memory_mib} MiB of memory, and "
+                f"the engine has {self._memory_mib} MiB for tasks (sandbox.options.tasks_memory_mib)"
+            )
+        self._waiting.append(place)
+        try:
+            while self._waiting[0] is not place or not self._fits(place):
+                on_short()
+                await asyncio.sleep(LOOK_EVERY_S)
+            self._places.append(place)
+        finally:
+            self._waiting.remove(place)
+        return place
+
+    def free(self, place: Place) -> None:
+        """No container came of it."""
+        self._places.remove(place)
+
+    def _fits(self, place: Place) -> bool:
+        self._places = [one for one in self._places if one.container is None or one.container.lost is None]
+        memory_mib = sum(one.memory_mib for one in self._places) + place.memory_mib
+        return memory_mib <= self._memory_mib and sum(one.cpus for one in self._places) + place.cpus <= self._cpus
