@@ -286,6 +286,10 @@ class SandboxBackend(Sandbox, Contract, Protocol):
     async def close(self) -> None:
         """Leave nothing behind; safe to call twice."""
 
+    def images(self) -> Mapping[str, str]:
+        """The images of tasks since the start, by the name or the folder that a task gave: digests, or ids."""
+        return {}
+
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start, named `sandbox/<what>_<unit>`; none unless it is overridden."""
         return {}

@@ -86,7 +86,7 @@ def test_a_half_written_backend_names_what_is_missing_and_the_method_that_was_me
         (lambda options: Half(), "it does not define `close`"),  # type: ignore[abstract]
         (lambda options: None, "its factory returned None; return an object of agentgym.sandbox.SandboxBackend"),
         (lambda options: FakeSandbox, "returned the class agentgym.testing.fakes.FakeSandbox; return an object of it"),
-        (lambda options: Forgetful(), "it does not define `close`, `expect`, `grade`, "),
+        (lambda options: Forgetful(), "it does not define `close`, `expect`, `grade`, `images`, "),
         (_probe, "made by an `async def`"),
     ],
 )

@@ -64,8 +64,7 @@ async def evaluate(
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=False)
         stack.push_async_callback(gym.close)
-        if gym.capabilities is not None:
-            folder.save_sandbox(gym.capabilities)
+        gym.record_sandbox(folder)
         await stack.enter_async_context(swept())
         await stack.enter_async_context(watched(gym.activity, logs=folder.path / "logs"))
         opening = open_sinks(settled, folder.path, for_episodes=True)
@@ -105,8 +104,7 @@ async def evaluate_served(
         reporter.note(await policy.check())
         gym = await Gym.open(settled, reporter, training=False)
         stack.push_async_callback(gym.close)
-        if gym.capabilities is not None:
-            folder.save_sandbox(gym.capabilities)
+        gym.record_sandbox(folder)
         await stack.enter_async_context(watched(gym.activity))
         player = MessagePlayer(
             environment=gym.environment,
@@ -205,6 +203,7 @@ async def measure(
     )
     if not setup.numbers:
         raise UserError(f"the shard {config.shard} has no task: only {len(tasks)} are played; give fewer shards")
+    gym.expect(tasks[number] for number in setup.numbers)
     files = EvaluationFiles(folder, step, weights)
     known = the_same(files.begin(setup.to_mapping(), resume=resume), tasks, setup)
     total = len(setup.numbers) * config.samples_per_task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import HeldOut, first_tasks, held_out_tasks
 from agentgym.run.positions import check_positions, positions_of
 from agentgym.run.settle import Settled
+from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sandbox import Capabilities, Sandbox, SandboxBackend
 from agentgym.text.chat import ChatRenderer
@@ -117,6 +118,7 @@ class Gym:
             )
             undo.push_async_callback(gym.close)
             await gym._open_endpoint()
+            gym.expect(some[: len(train)])
             undo.pop_all()
         return gym
 
@@ -161,6 +163,18 @@ class Gym:
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
+
+    def expect(self, tasks: Iterable[Task]) -> None:
+        """These come next: what their sandboxes need is prepared meanwhile."""
+        if self.backend is not None:
+            self.backend.expect([task.sandbox for task in tasks if task.sandbox is not None])
+
+    def record_sandbox(self, folder: RunFolder) -> None:
+        """Save what the sandbox enforces, and at the end the images that it had for tasks."""
+        backend = self.backend
+        if backend is not None and self.capabilities is not None:
+            folder.save_sandbox(self.capabilities)
+            self.stack.callback(lambda: folder.save_images(backend.images()))
 
     async def close(self) -> None:
         await self.stack.aclose()

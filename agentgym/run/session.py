@@ -43,8 +43,7 @@ async def open_session(
     async with AsyncExitStack() as stack:
         gym = await Gym.open(settled, reporter, training=True)
         stack.push_async_callback(gym.close)
-        if gym.capabilities is not None:
-            folder.save_sandbox(gym.capabilities)
+        gym.record_sandbox(folder)
         sinks = await stack.enter_async_context(open_sinks(settled, folder.path))
         engines = await start_engines(settled, folder, reporter, gym, start, stack)
         background = Background()

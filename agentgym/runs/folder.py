@@ -192,7 +192,15 @@ class RunFolder:
         names = dict.fromkeys([*before, *([str(earlier["backend"])] if earlier else [])])
         unsafe = not able.isolated or earlier.get("unsafe") is True
         others = [name for name in names if name != able.backend]
-        self._save("sandbox.json", {**asdict(able), "unsafe": unsafe, "before": others})
+        images = {"images": earlier["images"]} if "images" in earlier else {}
+        self._save("sandbox.json", {**asdict(able), "unsafe": unsafe, "before": others, **images})
+
+    def save_images(self, images: Mapping[str, str]) -> None:
+        """The digest of each image that tasks named, beside those before a resume."""
+        saved = self.load_sandbox()
+        if images and saved:
+            known = cast("dict[str, Json]", saved.get("images", {}))
+            self._save("sandbox.json", {**saved, "images": {**known, **images}})
 
     def load_sandbox(self) -> dict[str, Json]:
         """What `save_sandbox` wrote; empty for a run whose tasks ran no code."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bare_gym import bare_gym
 from real_templates import REAL
 
 from agentgym import hookimpl
@@ -17,8 +19,10 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.run.gym import Gym, with_volumes
 from agentgym.run.settle import settle_sampling
+from agentgym.runs.folder import RunFolder
 from agentgym.testing import FakeSandbox
 from agentgym.testing.fakes import ABLE
+from agentgym.types import SandboxSpec, Task
 
 ENVIRONMENT = f"env.name={Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
 
@@ -66,6 +70,27 @@ async def test_an_evaluation_set_can_be_measured_and_not_trained_on(lab, tmp_pat
     await gym.close()
     with pytest.raises(UserError, match="train on sums"):
         await Gym.open(settle_sampling(recipe, tmp_path, print), lab.reporter())
+
+
+class Prepares(FakeSandbox):
+    """A sandbox whose tasks bring images."""
+
+    def expect(self, specs: Iterable[SandboxSpec]) -> None:
+        self.ran += [str(spec.image) for spec in specs]
+
+    def images(self) -> dict[str, str]:
+        return {name: "sha256:1" for name in self.ran}
+
+
+async def test_images_of_tasks_are_asked_for_ahead_and_saved_with_the_run(tmp_path: Path) -> None:
+    environment = build_environment(PluginRegistry(), ENVIRONMENT.partition("=")[2], {})
+    gym = replace(bare_gym(environment), backend=Prepares(), capabilities=ABLE)
+    tasks = [Task(task_id=name, prompt=(), sandbox=SandboxSpec(session=True, image=name)) for name in "ab"]
+    with RunFolder.create(tmp_path, "run") as folder:
+        gym.record_sandbox(folder)
+        gym.expect([*tasks, Task(task_id="none", prompt=())])
+        await gym.close()
+    assert folder.load_sandbox()["images"] == {"a": "sha256:1", "b": "sha256:1"}
 
 
 class Runs(FakeSandbox):

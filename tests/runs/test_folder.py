@@ -234,11 +234,14 @@ def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
     folder.save_sandbox(Capabilities(**{**able, "backend": "docker", "detail": "an engine", "sessions": False}))
     found = RunFolder.open(folder.path).load_sandbox()
     assert (found["backend"], found["sessions"], found["unsafe"]) == ("docker", False, False)
+    folder.save_images({"debian:12": "sha256:1"})
     folder.save_sandbox(Capabilities(**{**able, "backend": "plain", "detail": "", "isolated": False}))
     assert folder.load_sandbox()["unsafe"] is True
     folder.save_sandbox(Capabilities(**{**able, "backend": "docker"}))  # resumed: not safe again by that
     found = folder.load_sandbox()
     assert (found["backend"], found["unsafe"], found["before"]) == ("docker", True, ["plain"])
+    folder.save_images({"debian:13": "sha256:2"})
+    assert folder.load_sandbox()["images"] == {"debian:12": "sha256:1", "debian:13": "sha256:2"}
 
 
 def test_a_run_without_state_can_not_be_resumed(folder: RunFolder) -> None:

@@ -217,8 +217,8 @@ async def test_containers_wait_in_turn_for_memory_and_cores() -> None:
         await room.take(request("e", 301), short)
     large.cancel()
     await asyncio.gather(large, return_exceptions=True)
-    for place in (first, second, await small):
-        room.free(place)
+    for share in (first, second, await small):
+        room.free(share)
     assert (await room.take(request("c", 128, 64.0), short)).cpus == 2.0
 
 

@@ -150,7 +150,7 @@ class EngineGroup:
         assert engine is not None and facts is not None and room is not None
         machine = await member.machine(request, self._owner) if request is not None else None
         is_task = request is not None and request.profile == "task"
-        place = await room.take(request, self.on_short) if request is not None and is_task else None
+        share = await room.take(request, self.on_short) if request is not None and is_task else None
         member.num_starting += 1
         member.starts.begin()
         try:
@@ -169,8 +169,8 @@ class EngineGroup:
                     mounts=mounts,
                     machine=machine,
                 )
-            if place is not None:
-                place.container = container
+            if share is not None:
+                share.container = container
         except InfraError as error:
             self._meter.counts[counts.START_FAILURES] += 1
             typed = self._image_gone(member, error) or member.typed(error)
@@ -191,8 +191,8 @@ class EngineGroup:
             raise
         finally:
             member.num_starting -= 1
-            if place is not None and place.container is None:
-                room.free(place)
+            if share is not None and share.container is None:
+                room.free(share)
         member.starts.succeeded()
         member.hold(container)
         self._meter.start.add(container.start_s)

@@ -13,7 +13,7 @@ from agentgym_sandboxes.docker.machine import Request
 LOOK_EVERY_S = 0.05
 
 
-class Place:
+class Share:
     """What a container takes. container: None while it starts."""
 
     def __init__(self, memory_mib: int, cpus: float) -> None:
@@ -29,35 +29,35 @@ class Room:
         self._memory_mib = memory_mib
         self._cpus = cpus
         self._most_cpus = most_cpus
-        self._places: list[Place] = []
-        self._waiting: collections.deque[Place] = collections.deque()
+        self._shares: list[Share] = []
+        self._waiting: collections.deque[Share] = collections.deque()
 
-    async def take(self, request: Request, on_short: Callable[[], None]) -> Place:
+    async def take(self, request: Request, on_short: Callable[[], None]) -> Share:
         """Wait in turn until it fits. on_short: called while it does not, to give up what nobody uses.
 
         Raises ImageUnusable for what never fits.
         """
-        place = Place(request.memory_mib, min(request.cpus, self._most_cpus, self._cpus))
-        if place.memory_mib > self._memory_mib:
+        share = Share(request.memory_mib, min(request.cpus, self._most_cpus, self._cpus))
+        if share.memory_mib > self._memory_mib:
             raise ImageUnusable(
-                f"no session starts in image {request.name}: its task asks for {place.memory_mib} MiB of memory, and "
+                f"no session starts in image {request.name}: its task asks for {share.memory_mib} MiB of memory, and "
                 f"the engine has {self._memory_mib} MiB for tasks (sandbox.options.tasks_memory_mib)"
             )
-        self._waiting.append(place)
+        self._waiting.append(share)
         try:
-            while self._waiting[0] is not place or not self._fits(place):
+            while self._waiting[0] is not share or not self._fits(share):
                 on_short()
                 await asyncio.sleep(LOOK_EVERY_S)
-            self._places.append(place)
+            self._shares.append(share)
         finally:
-            self._waiting.remove(place)
-        return place
+            self._waiting.remove(share)
+        return share
 
-    def free(self, place: Place) -> None:
+    def free(self, share: Share) -> None:
         """No container came of it."""
-        self._places.remove(place)
+        self._shares.remove(share)
 
-    def _fits(self, place: Place) -> bool:
-        self._places = [one for one in self._places if one.container is None or one.container.lost is None]
-        memory_mib = sum(one.memory_mib for one in self._places) + place.memory_mib
-        return memory_mib <= self._memory_mib and sum(one.cpus for one in self._places) + place.cpus <= self._cpus
+    def _fits(self, share: Share) -> bool:
+        self._shares = [one for one in self._shares if one.container is None or one.container.lost is None]
+        memory_mib = sum(one.memory_mib for one in self._shares) + share.memory_mib
+        return memory_mib <= self._memory_mib and sum(one.cpus for one in self._shares) + share.cpus <= self._cpus

@@ -91,7 +91,8 @@ class SessionPool(KeptPool):
         """A session in a container of its own. Raises SandboxUnavailable when none comes free in time."""
         network = spec.network
         if network and self._open_network is None:
-            raise UserError(f"this sandbox gives a session no network, but {network} is asked for")
+            shown = network if isinstance(network, str) else ", ".join(network)
+            raise UserError(f"this sandbox gives a session no network, but {shown} is asked for")
         container = await self._lease()
         try:
             async with AsyncExitStack() as stack:
