@@ -61,7 +61,6 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     if trainer.compile:
         keep_compiled()
         titan.load_compiler()
-    titan.share_rows_by(gather_context)
     if trainer.seq_len > architecture.max_positions:
         raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:
@@ -73,9 +72,8 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     flex = uses_flex(trainer, architecture, on_cpu=on_cpu)
     if flex:
         titan.load_compiler()
-        titan.disable_flex_autotune()
     config = titan_config(architecture, setup, flex=flex)
-    titan.lay_out(config, ranks.parallelism)
+    titan.set_qwen3_sharding_config(config, enable_sp=ranks.parallelism.enable_sequence_parallel, enable_ep=False)
     if trainer.lora.rank:
         config = with_adapters(config, trainer.lora)
     if trainer.float8 != "off":
@@ -84,10 +82,10 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     with torch.device("meta"):
         model = config.build()
     store_frozen_as(model, trainer.dtype)
-    model = _shard(model, trainer, ranks, setup.folder)
+    _shard(model, trainer, ranks, setup.folder)
     model.to_empty(device=ranks.device)
     with torch.no_grad(), expected_warnings_off():
-        model.init_states()  # type: ignore[operator]
+        model.init_states()
     model.train()
     optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
     rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
@@ -102,28 +100,36 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     )
 
 
-def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> nn.Module:
-    rank = trainer.lora.rank
+def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> None:
+    """Splits the model over the ranks, in torchtitan's order: rows, matrices, recomputation, compiling, FSDP."""
+    dims = ranks.dims
+    if dims.cp_enabled:
+        blocks: Any = model.layers
+        gather_context([block.attention.inner_attention for block in blocks.values()], dims.get_mesh("cp"))
+    if dims.tp_enabled:
+        model.parallelize(dims)  # type: ignore[operator]
     checkpointing = {
-        "elementwise": ElementwiseAC.Config(rank=rank),
-        "selective": EverySecondAC.Config(rank=rank),
+        "elementwise": ElementwiseAC.Config(rank=trainer.lora.rank),
+        "selective": EverySecondAC.Config(rank=trainer.lora.rank),
         "full": titan.FullAC.Config(),
     }
-    model = titan.qwen3.parallelize_qwen3(
+    if trainer.activation_checkpoint in checkpointing:
+        checkpointing[trainer.activation_checkpoint].build(dump_folder=folder).apply(model)
+    if trainer.compile:
+        titan.apply_compile(model, compile_config=titan.CompileConfig(enable=True), parallel_dims=dims)
+    if not ranks.sharded:
+        return
+    titan.apply_fsdp_to_decoder(
         model,
-        parallel_dims=ranks.dims,
-        training=titan.TrainingConfig(mixed_precision_param=trainer.dtype, seq_len=trainer.seq_len),
-        parallelism=ranks.parallelism,
-        compile_config=titan.CompileConfig(enable=trainer.compile),
-        ac_config=checkpointing.get(trainer.activation_checkpoint),
-        dump_folder=folder,
-        skip_dp=not ranks.sharded,
+        dims.get_mesh(["dp_replicate", "fsdp"] if dims.dp_replicate_enabled else ["fsdp"]),
+        param_dtype=getattr(torch, trainer.dtype),
+        reduce_dtype=torch.float32,
+        pp_enabled=False,
     )
     if ranks.device.type == "cpu":
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
-    return model
 
 
 def _optimizers(model: nn.Module, optimizer: OptimizerConfig, implementation: str) -> Any:

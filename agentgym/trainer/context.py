@@ -97,7 +97,7 @@ def _pieces(length: int, size: int, device: torch.device) -> list[Tensor]:
 
 
 def gather_context(attentions: Sequence[Any], mesh: Any) -> None:
-    """Attention gets the keys and values of all ranks of a row. It replaces torchtitan's, which knows flex alone."""
+    """Attention gets the keys and values of all ranks of a row."""
     for attention in attentions:
         attention.forward = partial(_attend, attention.forward, mesh.get_group())
 

@@ -68,15 +68,15 @@ def store_frozen_as(model: nn.Module, dtype: DType) -> None:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """The model is its base until the end."""
-    adapted = [module for module in model.modules() if hasattr(module, "_lora_scaling")]
-    scales = [module._lora_scaling for module in adapted]
+    adapted = [module for module in model.modules() if hasattr(module, titan.LORA_SCALE)]
+    scales = [getattr(module, titan.LORA_SCALE) for module in adapted]
     try:
         for module in adapted:
-            module._lora_scaling = 0.0  # type: ignore[assignment]
+            setattr(module, titan.LORA_SCALE, 0.0)
         yield
     finally:
         for module, scale in zip(adapted, scales, strict=True):
-            module._lora_scaling = scale
+            setattr(module, titan.LORA_SCALE, scale)
 
 
 def merged(state: Mapping[str, Tensor], name: str, lora: LoraConfig) -> Tensor | None:

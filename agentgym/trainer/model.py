@@ -3,76 +3,87 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentgym.families.architecture import Architecture, RopeScaling
 from agentgym.models.rope import inverse_frequencies
 from agentgym.trainer import titan
-from agentgym.trainer.attention import PackedSDPA
+from agentgym.trainer.attention import PackedFlex, PackedSDPA
 from agentgym.trainer.head import LogProbHead
 from agentgym.trainer.lora import SeparateQKV
 from agentgym.trainer.setup import TrainerSetup
 
+_DRAWN = {"weight": partial(nn.init.normal_, std=0.02), "bias": nn.init.zeros_}
+"""How random weights are drawn, as Qwen3's are."""
+
 
 def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool) -> Any:
-    """torchtitan's configuration of the model: with our log-probability head, and packed attention without flex.
+    """torchtitan's configuration of the model: with our log-probability head, and packed attention.
 
     All families are its Qwen3, whose rotary pairs lie as in Hugging Face's weights; what a family lacks is left out.
     """
-    dim, tied, fused = architecture.dim, architecture.tied, not setup.trainer.lora.rank
-    norm = titan.qwen3._qwen3_norm
-    embedding_init = titan.qwen3._EMBEDDING_SKIP_INIT if tied else titan.qwen3._EMBEDDING_INIT
-    layers = titan.qwen3._build_qwen3_layers(
-        n_layers=architecture.num_layers,
-        dim=dim,
-        n_heads=architecture.num_heads,
-        n_kv_heads=architecture.num_kv_heads,
-        head_dim=architecture.head_dim,
-        hidden_dim=architecture.ffn_dim,
-        fuse_qkv=fused,
-        attn_backend="flex",
-        rope=rope_config(architecture, setup.trainer.seq_len),
-    )
-    config = titan.Qwen3Model.Config(
+    dim, tied = architecture.dim, architecture.tied
+    layer = partial(_layer, architecture, rope_config(architecture, setup.trainer.seq_len))
+    return titan.Qwen3Model.Config(
         vocab_size=architecture.vocab_size,
         dim=dim,
-        norm=norm(dim),
+        norm=_norm(dim, architecture),
         enable_weight_tying=tied,
         tok_embeddings=titan.Embedding.Config(
-            num_embeddings=architecture.vocab_size, embedding_dim=dim, param_init=embedding_init
+            num_embeddings=architecture.vocab_size,
+            embedding_dim=dim,
+            param_init={"weight": titan.skip_param_init if tied else _DRAWN["weight"]},
         ),
         lm_head=LogProbHead.Config(
             in_features=dim,
             out_features=architecture.vocab_size,
-            param_init=titan.qwen3._LINEAR_INIT,
+            param_init=_DRAWN,
             chunk=setup.trainer.logprob_chunk,
             temperature=setup.temperature,
             entropy_gradient=setup.loss.needs_entropy,
             compiled=setup.trainer.compile,
         ),
-        layers=layers,
+        layers=[layer(fused=not setup.trainer.lora.rank, flex=flex) for _ in range(architecture.num_layers)],
     )
-    config.norm.eps = architecture.norm_eps
-    for layer in config.layers:
-        attention = layer.attention
-        if not flex:
-            attention.inner_attention = PackedSDPA.Config()
-        if not architecture.qk_norm:
-            attention.qk_norm = None
-        if not fused:
-            qkv = attention.qkv_linear
-            attention.qkv_linear = SeparateQKV.Config(
-                head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wkv, wv=replace(qkv.wkv)
-            )
-        for name in ("wqkv",) if fused else ("wq", "wkv", "wv"):
-            getattr(attention.qkv_linear, name).bias = architecture.qkv_bias
-        for part in (layer.attention_norm, layer.ffn_norm, attention.qk_norm):
-            if part is not None:
-                part.eps = architecture.norm_eps
-    return config
+
+
+def _layer(architecture: Architecture, rope: Any, *, fused: bool, flex: bool) -> Any:
+    """fused: queries, keys and values are one matrix."""
+    dim = architecture.dim
+    attention = titan.make_gqa_config(
+        dim=dim,
+        n_heads=architecture.num_heads,
+        n_kv_heads=architecture.num_kv_heads,
+        head_dim=architecture.head_dim,
+        wqkv_param_init=_DRAWN,
+        wo_param_init=_DRAWN,
+        inner_attention=PackedFlex.Config() if flex else PackedSDPA.Config(),
+        fuse_qkv=fused,
+        rope=rope,
+        qk_norm=_norm(architecture.head_dim, architecture) if architecture.qk_norm else None,
+    )
+    if not fused:
+        qkv = attention.qkv_linear
+        attention.qkv_linear = SeparateQKV.Config(head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wkv, wv=replace(qkv.wkv))
+    for name in ("wqkv",) if fused else ("wq", "wkv", "wv"):
+        getattr(attention.qkv_linear, name).bias = architecture.qkv_bias
+    return titan.Qwen3TransformerBlock.Config(
+        attention_norm=_norm(dim, architecture),
+        ffn_norm=_norm(dim, architecture),
+        attention=attention,
+        feed_forward=titan.make_ffn_config(
+            dim=dim, hidden_dim=architecture.ffn_dim, w1_param_init=_DRAWN, w2w3_param_init=_DRAWN
+        ),
+    )
+
+
+def _norm(size: int, architecture: Architecture) -> Any:
+    ones = {"weight": nn.init.ones_}
+    return titan.RMSNorm.Config(normalized_shape=size, eps=architecture.norm_eps, param_init=ones)
 
 
 class HuggingFaceNames(titan.Qwen3StateDictAdapter):  # type: ignore[misc]  # torchtitan has no types
