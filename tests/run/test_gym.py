@@ -83,7 +83,7 @@ class Prepares(FakeSandbox):
 
 
 async def test_images_of_tasks_are_asked_for_ahead_and_saved_with_the_run(tmp_path: Path) -> None:
-    environment = build_environment(PluginRegistry(), ENVIRONMENT.partition("=")[2], {})
+    environment = build_environment(PluginRegistry.discover(), ENVIRONMENT.partition("=")[2], {})
     gym = replace(bare_gym(environment), backend=Prepares(), capabilities=ABLE)
     tasks = [Task(task_id=name, prompt=(), sandbox=SandboxSpec(session=True, image=name)) for name in "ab"]
     with RunFolder.create(tmp_path, "run") as folder:
