@@ -1,0 +1,125 @@
+"""What a task's own oracle shows: that it earns the full reward, which reward file its tests write, what it changes.
+
+Found once by a run of the oracle and of nothing at all, and kept on disk by a hash of the task's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from agentgym.sandbox import Sandbox
+from agentgym_envs.harbor.folder import TaskFolder
+from agentgym_envs.harbor.judging import Seen, judge, untouched
+from agentgym_envs.harbor.place import begin, begin_phase, run_oracle
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = 1  # of how verdicts are found
+MOST_S: Final = 3600.0  # of an oracle whose task sets no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Of one phase. oracle, nothing: the rewards of the oracle and of no agent; None for none that is valid.
+
+    fault: why the oracle does not earn a reward. idle: what was wrong with the tests' run where no agent was."""
+
+    files: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    oracle: float | None = None
+    nothing: float | None = None
+    fault: str = ""
+    idle: str = ""
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(files=self.files, changed=frozenset(self.changed))
+
+
+class Pins:
+    """What is known of tasks, by name. folder: where it is kept; None takes the user's cache."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        self._folder = folder or Path(base) / "agentgym" / "harbor"
+        self._known: dict[str, tuple[Shown, ...]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def known(self, task: TaskFolder) -> tuple[Shown, ...] | None:
+        """By phase; None where the oracle was not played yet."""
+        if task.name not in self._known:
+            try:
+                found = json.loads(self._path(task).read_text())
+                self._known[task.name] = tuple(
+                    Shown(**{**one, "files": tuple(one["files"]), "changed": tuple(one["changed"])}) for one in found
+                )
+            except (OSError, ValueError, TypeError, KeyError):
+                return None
+        return self._known[task.name]
+
+    def fault(self, task: TaskFolder) -> str:
+        """Why a task can't be scored: what its oracle lacks; empty where that is unknown or nothing."""
+        shown = self.known(task) or ()
+        return next((one.fault for one in shown if one.fault), "")
+
+    async def find(self, sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
+        """Play the oracle, once. Raises InfraError where a container fails."""
+        async with self._locks.setdefault(task.name, asyncio.Lock()):
+            shown = self.known(task)
+            if shown is None:
+                shown = await _play(sandbox, task)
+                self._known[task.name] = shown
+                self._save(task, shown)
+            return shown
+
+    def _save(self, task: TaskFolder, shown: Sequence[Shown]) -> None:
+        path = self._path(task)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps([asdict(one) for one in shown]))
+            part.replace(path)
+        except OSError as error:
+            log.warning("what the oracle of %s shows is not kept: %s", task.name, error)
+
+    def _path(self, task: TaskFolder) -> Path:
+        modes = "-".join(phase.mode for phase in task.phases)
+        return self._folder / f"{task.digest[:32]}-{modes}-{VERSION}.json"
+
+
+async def _play(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
+    shown: list[Shown] = []
+    async with sandbox.session_for(task.spec) as session:
+        machine, place = session.machine, await begin(session, task)
+        for phase in task.phases:
+            await begin_phase(machine, task, phase, place)
+            failed = await run_oracle(machine, task, phase, place, most_s=MOST_S)
+            judged = await judge(sandbox, machine, task, phase, place=place, seen=Seen(), undo=False)
+            idle = await untouched(sandbox, task, phase, place)
+            tested, most = judged.tested, phase.verifier.most
+            fault = ""
+            if tested.score is None or tested.score < most - 1e-9:
+                earned = tested.detail or f"it earns {tested.score:g} of {most:g}"
+                fault = f"its oracle does not solve it{f' ({failed})' if failed else ''}: {earned}"
+            elif idle.score is not None and idle.score >= most - 1e-9:
+                fault = "doing nothing earns the full reward"
+            shown.append(
+                Shown(
+                    files=tested.files,
+                    changed=judged.changed,
+                    oracle=tested.score,
+                    nothing=idle.score,
+                    fault=fault[:600],
+                    idle=idle.fault,
+                )
+            )
+            if fault:
+                break
+    return tuple(shown)
