@@ -13,7 +13,7 @@ from typing import Final
 from agentgym.sandbox import FileRefused, FrozenMachine, Machine, Sandbox, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_envs.harbor.folder import PUBLISHED, Phase, TaskFolder
-from agentgym_envs.harbor.place import Place, limits_of
+from agentgym_envs.harbor.place import Place, lay_environment, limits_of
 from agentgym_envs.harbor.restoring import Tampered, check_restored, may_be_system, restore, system_changes
 from agentgym_envs.harbor.task_config import Artifact
 from agentgym_envs.harbor.testing import Tested, run_tests
@@ -57,6 +57,8 @@ async def judge(
 async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, place: Place) -> Tested:
     """What the tests say where no agent did anything."""
     async with sandbox.session_for(_spec(task, phase)) as session:
+        if phase.tests:  # else its image has all that it needs
+            await lay_environment(session.machine, task, place)
         return await run_tests(session.machine, task, phase, allowed=(), work=place.work)
 
 
@@ -95,6 +97,8 @@ async def _carried(
                 judged.flags.append(f"not carried: {error}")
     async with sandbox.session_for(_spec(task, phase)) as session:
         second, changed = session.machine, set[str]()
+        if phase.tests:
+            await lay_environment(second, task, place)
         for at, archive in taken:
             if undo:
                 archive = await _without_hooks(second, at, archive, seen.changed, changed)

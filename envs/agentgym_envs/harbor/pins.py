@@ -106,7 +106,8 @@ async def _play(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
             tested, most = judged.tested, phase.verifier.most
             fault = ""
             if tested.score is None or tested.score < most - 1e-9:
-                earned = tested.detail or f"it earns {tested.score:g} of {most:g}"
+                said = f"; the tests' last words: {tested.output[-200:].strip()!r}" if tested.output.strip() else ""
+                earned = tested.detail or f"it earns {tested.score:g} of {most:g}{said}"
                 fault = f"its oracle does not solve it{f' ({failed})' if failed else ''}: {earned}"
             elif idle.score is not None and idle.score >= most - 1e-9:
                 fault = "doing nothing earns the full reward"

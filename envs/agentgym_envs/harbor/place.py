@@ -55,12 +55,17 @@ async def begin(session: Session, task: TaskFolder) -> Place:
         raise InfraError(f"{task.name}: no command could be run in the image: {asked.stderr[-300:] or asked.status}")
     path = tuple(dict.fromkeys([*filter(None, lines[1].split(":")), *PATH]))
     place = Place(work=lines[0], path=path, shell="bash" if lines[2:] == ["bash"] else "sh")
-    environment = task.path / "environment"
-    if task.spec.image is not None and environment.is_dir() and place.work != "/":
-        await machine.put(place.work, pack(task.path, environment))
+    await lay_environment(machine, task, place)
     if task.config.machine.health is not None:
         await _wait_until_healthy(machine, task, task.config.machine.health, place)
     return place
+
+
+async def lay_environment(machine: Machine, task: TaskFolder, place: Place) -> None:
+    """A task with an image by name has the files of its folder `environment` in the work folder."""
+    environment = task.path / "environment"
+    if task.spec.image is not None and environment.is_dir() and place.work != "/":
+        await machine.put(place.work, pack(task.path, environment))
 
 
 async def begin_phase(machine: Machine, task: TaskFolder, phase: Phase, place: Place) -> None:

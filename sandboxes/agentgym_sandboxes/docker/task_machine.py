@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import tarfile
@@ -172,11 +173,19 @@ class _Frozen(ContainerFiles, FrozenMachine):
         self.changes = changes
         self._owner = owner
         self._made = ""
+        self._tries = 300
 
     async def close(self) -> None:
         if self._made:
             await self._engine.remove(self._made)
-        await remove_image(self._engine, self.image)
+        while True:
+            try:
+                return await remove_image(self._engine, self.image)
+            except EngineError as error:
+                if error.status != 409 or self._tries < 1:
+                    raise
+            self._tries -= 1
+            await asyncio.sleep(0.1)  # a session of it has ended, and its container is about to be removed
 
     async def _reader(self) -> str:
         if not self._made:
