@@ -15,7 +15,7 @@ from agentgym_envs.harbor.datasets import chosen, task_paths
 from agentgym_envs.harbor.environment import Harbor, _combined
 from agentgym_envs.harbor.files import check_links, pack
 from agentgym_envs.harbor.folder import read_folder
-from agentgym_envs.harbor.place import solution_commands
+from agentgym_envs.harbor.origin import solution_commands
 from agentgym_envs.harbor.rewards import NoReward, read_rewards
 from agentgym_envs.harbor.task_config import parse_task
 

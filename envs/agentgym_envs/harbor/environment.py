@@ -18,8 +18,8 @@ from agentgym.types import Episode, Json, Message, Split, Task
 from agentgym_envs.harbor.datasets import chosen, task_paths
 from agentgym_envs.harbor.folder import TaskFolder, read_folder, resolved
 from agentgym_envs.harbor.judging import Seen, judge, untouched
+from agentgym_envs.harbor.origin import begin, begin_phase, solution_commands
 from agentgym_envs.harbor.pins import MOST_S, Pins, Shown
-from agentgym_envs.harbor.place import begin, begin_phase, solution_commands
 from agentgym_envs.harbor.rewards import score_of
 from agentgym_envs.harbor.shell import Work
 from agentgym_envs.harbor.task_config import MODES
@@ -142,8 +142,8 @@ class Harbor(Environment[Work]):
         if fault := self._pins.fault(task):
             raise InfraError(f"{task.name} can't be scored: {fault}")
         assert context.session is not None
-        place = await begin(context.session, task)
-        work = Work(context.session.machine, place, command_s=self._command_s)
+        origin = await begin(context.session, task)
+        work = Work(context.session.machine, origin, command_s=self._command_s)
         await self._begin_phase(work, task)
         return work
 
@@ -198,7 +198,7 @@ class Harbor(Environment[Work]):
 
     async def _begin_phase(self, work: Work, task: TaskFolder) -> None:
         phase = task.phases[work._step]
-        await begin_phase(work._machine, task, phase, work._place)
+        await begin_phase(work._machine, task, phase, work._origin)
         work._user = phase.agent.user
         work._until_s = math.inf if phase.agent.timeout_s is None else time.monotonic() + phase.agent.timeout_s
 
@@ -217,7 +217,7 @@ class Harbor(Environment[Work]):
         assert sandbox is not None
         shown = await self._shown(context, task)
         one = shown[work._step] if shown else None
-        judged = await judge(sandbox, work._machine, task, phase, place=work._place, seen=one.seen if one else Seen())
+        judged = await judge(sandbox, work._machine, task, phase, origin=work._origin, seen=one.seen if one else Seen())
         work._judged += 1
         tested, flags = judged.tested, info["flags"]
         assert isinstance(flags, list)
@@ -226,7 +226,7 @@ class Harbor(Environment[Work]):
         rewards = tested.rewards
         if rewards is None:
             info["verifier"] = f"{tested.fault}: {tested.detail}"
-            idle = await untouched(sandbox, task, phase, work._place)
+            idle = await untouched(sandbox, task, phase, work._origin)
             if not _is_as_before(idle, one):
                 info["unsupported"] = True
                 del info["reward"], info["success"]

@@ -12,12 +12,12 @@ from typing import Final
 from agentgym.errors import UserError
 from agentgym.types import SandboxSpec
 from agentgym_envs.harbor.files import check_links, digest_of
+from agentgym_envs.harbor.network import Network
 from agentgym_envs.harbor.task_config import (
     Agent,
     Artifact,
     HealthCheck,
     Machine,
-    Network,
     Step,
     TaskConfig,
     Verifier,

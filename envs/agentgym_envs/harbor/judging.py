@@ -13,7 +13,7 @@ from typing import Final
 from agentgym.sandbox import FileRefused, FrozenMachine, Machine, Sandbox, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_envs.harbor.folder import PUBLISHED, Phase, TaskFolder
-from agentgym_envs.harbor.place import Place, lay_environment, limits_of
+from agentgym_envs.harbor.origin import Origin, lay_environment, limits_of
 from agentgym_envs.harbor.restoring import Tampered, check_restored, may_be_system, restore, system_changes
 from agentgym_envs.harbor.task_config import Artifact
 from agentgym_envs.harbor.testing import Tested, run_tests
@@ -40,26 +40,26 @@ class Judged:
 
 
 async def judge(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, *, place: Place, seen: Seen, undo: bool = True
+    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, *, origin: Origin, seen: Seen, undo: bool = True
 ) -> Judged:
     """Raises InfraError for what is not the agent's. undo: False for the
     oracle, whose changes are only recorded."""
     if phase.mode == "live":
-        tested = await run_tests(machine, task, phase, allowed=seen.files, work=place.work)
+        tested = await run_tests(machine, task, phase, allowed=seen.files, work=origin.work)
         return _checked(Judged(tested=tested, flags=["live"]), seen)
     for hook in phase.verifier.collect:
-        await machine.exec(hook.command, user=hook.user, folder=place.work, limits=limits_of(hook.timeout_s))
+        await machine.exec(hook.command, user=hook.user, folder=origin.work, limits=limits_of(hook.timeout_s))
     await machine.end_processes()
     verdict = _carried if phase.mode == "carry" else _frozen
-    return _checked(await verdict(sandbox, machine, task, phase, place, seen, undo), seen)
+    return _checked(await verdict(sandbox, machine, task, phase, origin, seen, undo), seen)
 
 
-async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, place: Place) -> Tested:
+async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, origin: Origin) -> Tested:
     """What the tests say where no agent did anything."""
     async with sandbox.session_for(_spec(task, phase)) as session:
         if phase.tests:  # else its image has all that it needs
-            await lay_environment(session.machine, task, place)
-        return await run_tests(session.machine, task, phase, allowed=(), work=place.work)
+            await lay_environment(session.machine, task, origin)
+        return await run_tests(session.machine, task, phase, allowed=(), work=origin.work)
 
 
 def _spec(task: TaskFolder, phase: Phase) -> SandboxSpec:
@@ -82,14 +82,14 @@ def _checked(judged: Judged, seen: Seen) -> Judged:
 
 
 async def _carried(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, place: Place, seen: Seen, undo: bool
+    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, origin: Origin, seen: Seen, undo: bool
 ) -> Judged:
     judged = Judged(tested=Tested())
     declared = [one for one in phase.artifacts if one.source.rstrip("/") != PUBLISHED]
-    paths = [*phase.artifacts, *([] if declared or phase.judge is not None else [Artifact(source=place.work)])]
+    paths = [*phase.artifacts, *([] if declared or phase.judge is not None else [Artifact(source=origin.work)])]
     taken: list[tuple[str, bytes]] = []
     for artifact in paths:
-        at = posixpath.normpath(posixpath.join(place.work, artifact.source))
+        at = posixpath.normpath(posixpath.join(origin.work, artifact.source))
         try:
             taken.append((at, await machine.get(at, max_bytes=CARRIED_BYTES, exclude=artifact.exclude)))
         except FileRefused as error:
@@ -98,7 +98,7 @@ async def _carried(
     async with sandbox.session_for(_spec(task, phase)) as session:
         second, changed = session.machine, set[str]()
         if phase.tests:
-            await lay_environment(second, task, place)
+            await lay_environment(second, task, origin)
         for at, archive in taken:
             if undo:
                 archive = await _without_hooks(second, at, archive, seen.changed, changed)
@@ -107,7 +107,7 @@ async def _carried(
             await _lay(second, at, archive)
         judged.changed = tuple(sorted(changed))
         judged.flags += [f"undone: {path}" for path in judged.changed if undo]
-        judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=place.work)
+        judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=origin.work)
     return judged
 
 
@@ -153,17 +153,17 @@ async def _lay(second: Machine, at: str, archive: bytes) -> None:
 
 
 async def _frozen(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, place: Place, seen: Seen, undo: bool
+    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, origin: Origin, seen: Seen, undo: bool
 ) -> Judged:
     judged = Judged(tested=Tested())
     try:
-        async with _clean(sandbox, machine, task, place, seen, undo, judged) as frozen:
+        async with _clean(sandbox, machine, task, origin, seen, undo, judged) as frozen:
             spec = replace(_spec(task, phase), image=frozen.image, context=None)
             async with _opened(sandbox, spec) as second:
                 if second is None:
                     judged.tested = Tested(fault="image", detail="no container of its files could be started")
                 else:
-                    judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=place.work)
+                    judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=origin.work)
     except Tampered as error:
         judged.flags.append("tampered")
         judged.tested = Tested(rewards={"reward": 0.0}, detail=str(error))
@@ -190,22 +190,22 @@ async def _opened(sandbox: Sandbox, spec: SandboxSpec) -> AsyncIterator[Machine 
 
 @asynccontextmanager
 async def _clean(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, place: Place, seen: Seen, undo: bool, judged: Judged
+    sandbox: Sandbox, machine: Machine, task: TaskFolder, origin: Origin, seen: Seen, undo: bool, judged: Judged
 ) -> AsyncIterator[FrozenMachine]:
     """The agent's container, frozen, with the image's own system files."""
     allowed = seen.changed if undo else ()
     async with AsyncExitStack() as stack:
         frozen = await stack.enter_async_context(machine.freeze())
-        if may_be_system(frozen.changes, place.path):
+        if may_be_system(frozen.changes, origin.path):
             async with sandbox.session_for(replace(task.spec, network=())) as session:
                 fresh = session.machine
-                changed = await system_changes(frozen.changes, place.path, fresh, allowed=allowed)
+                changed = await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)
                 judged.changed = tuple(changed)
                 if changed and undo:
                     judged.flags += [f"undone: {one}" for one in changed]
                     made = await restore(machine, fresh, changed)
                     await stack.aclose()
                     frozen = await stack.enter_async_context(machine.freeze())
-                    left = await system_changes(frozen.changes, place.path, fresh, allowed=allowed)
+                    left = await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)
                     await check_restored(frozen, made, left)
         yield frozen

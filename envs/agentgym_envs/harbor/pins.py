@@ -17,7 +17,7 @@ from typing import Final
 from agentgym.sandbox import Sandbox
 from agentgym_envs.harbor.folder import TaskFolder
 from agentgym_envs.harbor.judging import Seen, judge, untouched
-from agentgym_envs.harbor.place import begin, begin_phase, run_oracle
+from agentgym_envs.harbor.origin import begin, begin_phase, run_oracle
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +97,12 @@ class Pins:
 async def _play(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
     shown: list[Shown] = []
     async with sandbox.session_for(task.spec) as session:
-        machine, place = session.machine, await begin(session, task)
+        machine, origin = session.machine, await begin(session, task)
         for phase in task.phases:
-            await begin_phase(machine, task, phase, place)
-            failed = await run_oracle(machine, task, phase, place, most_s=MOST_S)
-            judged = await judge(sandbox, machine, task, phase, place=place, seen=Seen(), undo=False)
-            idle = await untouched(sandbox, task, phase, place)
+            await begin_phase(machine, task, phase, origin)
+            failed = await run_oracle(machine, task, phase, origin, most_s=MOST_S)
+            judged = await judge(sandbox, machine, task, phase, origin=origin, seen=Seen(), undo=False)
+            idle = await untouched(sandbox, task, phase, origin)
             tested, most = judged.tested, phase.verifier.most
             fault = ""
             if tested.score is None or tested.score < most - 1e-9:

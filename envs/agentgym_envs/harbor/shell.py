@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from agentgym.sandbox import Machine, RunStatus
 from agentgym.tools import ToolError
-from agentgym_envs.harbor.place import Place, limits_of
+from agentgym_envs.harbor.origin import Origin, limits_of
 
 
 class Work:
     """One episode in a task's container; its public methods are the agent's tools."""
 
-    def __init__(self, machine: Machine, place: Place, *, command_s: float) -> None:
+    def __init__(self, machine: Machine, origin: Origin, *, command_s: float) -> None:
         self._machine = machine
-        self._place = place
+        self._origin = origin
         self._command_s = command_s
         self._user = ""
         self._until_s = math.inf  # the end of the agent's time, by the monotonic clock
@@ -34,7 +34,7 @@ class Work:
         if "\0" in command:
             raise ToolError("a command has no NUL byte")
         ran = await self._machine.exec(
-            [self._place.shell, "-c", command], user=self._user, folder=self._place.work, limits=limits_of(limit_s)
+            [self._origin.shell, "-c", command], user=self._user, folder=self._origin.work, limits=limits_of(limit_s)
         )
         said = ran.stdout + ran.stderr
         if ran.status is RunStatus.TIMEOUT:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 from agentgym.errors import UserError
+from agentgym_envs.harbor.network import Network, read_network
 from agentgym_envs.harbor.reading import Table
 
-Network = tuple[str, ...] | Literal["public"]
-"""The hosts that a container may reach; "public" for all of the public internet."""
-
 MODES: Final = ("snapshot", "carry", "live")
-_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _NO_FOLDER: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[1-9¹²³])", re.IGNORECASE)
@@ -188,7 +184,7 @@ def _agent(table: Table | None) -> Agent:
     if table is None:
         return Agent()
     timeout = table.number("timeout_sec", 1.0, least=0.001) if table.has("timeout_sec") else None
-    agent = Agent(timeout_s=timeout, user=table.user("user"), network=_network(table))
+    agent = Agent(timeout_s=timeout, user=table.user("user"), network=read_network(table))
     table.done()
     return agent
 
@@ -204,7 +200,7 @@ def _verifier(table: Table | None) -> Verifier:
         timeout_s=table.number("timeout_sec", 600.0, least=0.001),
         env=table.pairs("env"),
         user=table.user("user"),
-        network=_network(table),
+        network=read_network(table),
         separate=mode == "separate" if mode else (True if machine is not None else None),
         machine=None if machine is None else _machine(machine),
         collect=tuple(map(_hook, table.tables("collect"))),
@@ -234,7 +230,7 @@ def _machine(table: Table) -> Machine:
             raise table.refuse(key, "containers here have no accelerators; leave the task out")
     if table.whole("gpus", 0):
         raise table.refuse("gpus", "containers here have no accelerators; leave the task out")
-    internet, network = table.boolean("allow_internet"), _network(table)
+    internet, network = table.boolean("allow_internet"), read_network(table)
     if network is None:
         network = () if internet is False else "public"
     machine = Machine(
@@ -362,38 +358,3 @@ def _least(table: Table) -> dict[str, float]:
         return {"reward": table.number("min_reward", 0.0)}
     inner = Table(given, table.name("min_reward"))
     return {key: inner.number(key, 0.0) for key in given}
-
-
-def _network(table: Table) -> Network | None:
-    """None where the table does not say."""
-    mode = table.choice("network_mode", ("public", "no-network", "allowlist"), "")
-    hosts = table.texts("allowed_hosts")
-    if mode == "allowlist":
-        return tuple(_host(table, host) for host in hosts)
-    if hosts or (not mode and table.has("allowed_hosts") and table.where != "environment"):
-        raise table.refuse("allowed_hosts", f"it needs {table.name('network_mode')} = 'allowlist'")
-    return {"public": "public", "no-network": ()}.get(mode)  # type: ignore[return-value]
-
-
-def _host(table: Table, given: str) -> str:
-    host = given.strip().lower().rstrip(".")
-    bad = UserError(
-        f"{table.name('allowed_hosts')} has {given!r}; give host names, '*.' and a suffix, or IP addresses, "
-        "without scheme, port and path"
-    )
-    if "/" in host:
-        raise UserError(f"{table.name('allowed_hosts')} has {given!r}; ranges of addresses are not supported")
-    try:
-        return ipaddress.ip_address(host).compressed if "%" not in host else ""
-    except ValueError:
-        pass
-    labels = host.removeprefix("*.").split(".")
-    if not all(_LABEL.fullmatch(label) for label in labels):
-        raise bad
-    if host.startswith("*."):
-        try:
-            ipaddress.ip_address(host[2:])
-        except ValueError:
-            return host
-        raise bad
-    return host

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from agentgym.sandbox import FileRefused, Machine, RunResult, RunStatus
 from agentgym_envs.harbor.files import pack
 from agentgym_envs.harbor.folder import Phase, TaskFolder, resolved
-from agentgym_envs.harbor.place import limits_of, open_logs
+from agentgym_envs.harbor.origin import limits_of, open_logs
 from agentgym_envs.harbor.rewards import FILES, MAX_BYTES, NoReward, read_rewards, score_of
 
 TAIL: Final = 2000  # characters of the tests' output that are kept

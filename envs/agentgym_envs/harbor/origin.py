@@ -22,7 +22,7 @@ _SETUP_S: Final = 600.0  # that a step's setup.sh may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Origin:
     """What was true of a container before its agent acted. work: the folder of its commands. path: its PATH.
 
     shell: bash where the image has one, else sh."""
@@ -45,7 +45,7 @@ def limits_of(wall_s: float) -> Limits:
     )
 
 
-async def begin(session: Session, task: TaskFolder) -> Place:
+async def begin(session: Session, task: TaskFolder) -> Origin:
     """Prepare a container. Raises InfraError where it is not healthy."""
     machine = session.machine
     await open_logs(machine)
@@ -54,38 +54,38 @@ async def begin(session: Session, task: TaskFolder) -> Place:
     if len(lines) < 2 or not lines[0].startswith("/"):
         raise InfraError(f"{task.name}: no command could be run in the image: {asked.stderr[-300:] or asked.status}")
     path = tuple(dict.fromkeys([*filter(None, lines[1].split(":")), *PATH]))
-    place = Place(work=lines[0], path=path, shell="bash" if lines[2:] == ["bash"] else "sh")
-    await lay_environment(machine, task, place)
+    origin = Origin(work=lines[0], path=path, shell="bash" if lines[2:] == ["bash"] else "sh")
+    await lay_environment(machine, task, origin)
     if task.config.machine.health is not None:
-        await _wait_until_healthy(machine, task, task.config.machine.health, place)
-    return place
+        await _wait_until_healthy(machine, task, task.config.machine.health, origin)
+    return origin
 
 
-async def lay_environment(machine: Machine, task: TaskFolder, place: Place) -> None:
+async def lay_environment(machine: Machine, task: TaskFolder, origin: Origin) -> None:
     """A task with an image by name has the files of its folder `environment` in the work folder."""
     environment = task.path / "environment"
-    if task.spec.image is not None and environment.is_dir() and place.work != "/":
-        await machine.put(place.work, pack(task.path, environment))
+    if task.spec.image is not None and environment.is_dir() and origin.work != "/":
+        await machine.put(origin.work, pack(task.path, environment))
 
 
-async def begin_phase(machine: Machine, task: TaskFolder, phase: Phase, place: Place) -> None:
+async def begin_phase(machine: Machine, task: TaskFolder, phase: Phase, origin: Origin) -> None:
     """Lay out a step's files and run its setup.sh. Raises InfraError where that fails."""
     if phase.workdir is not None:
-        await machine.put(place.work, pack(task.path, phase.workdir, first="setup.sh"))
+        await machine.put(origin.work, pack(task.path, phase.workdir, first="setup.sh"))
         if (phase.workdir / "setup.sh").is_file():
             ran = await machine.exec(
-                f"{place.work.rstrip('/')}/setup.sh",
+                f"{origin.work.rstrip('/')}/setup.sh",
                 user=phase.agent.user,
-                folder=place.work,
+                folder=origin.work,
                 limits=limits_of(_SETUP_S),
             )
             if ran.exit_code != 0:
                 raise InfraError(f"{task.name}: setup.sh of step {phase.name!r} failed: {_end(ran)}")
     if phase.health is not None:
-        await _wait_until_healthy(machine, task, phase.health, place)
+        await _wait_until_healthy(machine, task, phase.health, origin)
 
 
-async def run_oracle(machine: Machine, task: TaskFolder, phase: Phase, place: Place, *, most_s: float) -> str:
+async def run_oracle(machine: Machine, task: TaskFolder, phase: Phase, origin: Origin, *, most_s: float) -> str:
     """Run the solution's script as the agent's user; what went wrong with it, or an empty text."""
     assert phase.solution is not None
     await machine.put("/solution", pack(task.path, phase.solution, first="solve.sh"), replace=True)
@@ -93,7 +93,7 @@ async def run_oracle(machine: Machine, task: TaskFolder, phase: Phase, place: Pl
         "/solution/solve.sh",
         user=phase.agent.user,
         env=resolved(task.config.solution_env, "solution.env"),
-        folder=place.work,
+        folder=origin.work,
         limits=limits_of(phase.agent.timeout_s or most_s),
     )
     return "" if ran.exit_code == 0 else f"solve.sh: {_end(ran)}"
@@ -110,11 +110,11 @@ async def open_logs(machine: Machine) -> None:
     await machine.put("/", out.getvalue())
 
 
-async def _wait_until_healthy(machine: Machine, task: TaskFolder, health: HealthCheck, place: Place) -> None:
+async def _wait_until_healthy(machine: Machine, task: TaskFolder, health: HealthCheck, origin: Origin) -> None:
     began, failures = time.monotonic(), 0
     while True:
         starting = time.monotonic() - began < health.start_period_s
-        ran = await machine.exec([place.shell, "-c", health.command], limits=limits_of(health.timeout_s))
+        ran = await machine.exec([origin.shell, "-c", health.command], limits=limits_of(health.timeout_s))
         if ran.exit_code == 0:
             return
         if not starting:
