@@ -12,28 +12,32 @@ A recipe takes an engine of this file by `generator.engine.name: random_model:Ta
 PYTHONPATH. `Tailed...`: the length of a completion follows from its seed, log-normal, with a median of 13% of what was
 asked for; a request without a seed gets the length that it asked for. `Full...`: each completion has the length that
 was asked for. The reward `random_model:short` pays for being short, `random_model:hashed` by a hash of the text, so
-that every group has something to learn from.
+that every group has something to learn from. The environment `random_model:SlowTools` answers each turn as a slow
+tool does: late, and with a page of text.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
 import math
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from agentgym import reward
+from agentgym import Environment, EpisodeContext, Reply, Task, reward
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
 from agentgym.models.released import QWEN3, RELEASED, released_config
 from agentgym.models.resolve import write_random_policy
 from agentgym.models.tiny import policy_path
-from agentgym.types import Completion, Episode, GenerateRequest
+from agentgym.types import Completion, Episode, GenerateRequest, Split
 
 TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2}  # fmt: skip
@@ -100,6 +104,30 @@ def short(episode: Episode) -> float:
 def hashed(episode: Episode) -> float:
     """A reward between 0 and 1: no two texts are worth the same."""
     return int.from_bytes(hashlib.blake2b(_said(episode).encode(), digest_size=6).digest()) / 2**48
+
+
+class SlowTools(Environment[random.Random]):
+    """Episodes of 4 to 12 turns; between two turns pass 0.2 to 5 s, log-uniform, and 100 numbers are said."""
+
+    max_turns = 12
+    rewards = MappingProxyType({"random_model:hashed": 1.0})
+
+    def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
+        numbers = random.Random(f"{split} {seed}")
+        for index in range(4096):
+            question = {"role": "user", "content": " ".join(str(numbers.randrange(100)) for _ in range(100))}
+            yield Task(task_id=f"{split}/{index}", prompt=(question,), answer=numbers.randint(4, 12), split=split)
+
+    async def start(self, context: EpisodeContext[random.Random]) -> random.Random:
+        return random.Random(context.seed)
+
+    async def reply(self, context: EpisodeContext[random.Random]) -> Reply:
+        said = sum(message["role"] == "assistant" for message in context.messages)
+        if said >= context.task.answer:
+            return Reply(done=True)
+        await asyncio.sleep(math.exp(context.state.uniform(math.log(0.2), math.log(5.0))))
+        content = " ".join(str(context.state.randrange(100)) for _ in range(100))
+        return Reply(messages=({"role": "user", "content": content},))
 
 
 class _Changed:

@@ -48,9 +48,14 @@ from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import GenerateRequest, Sample, SamplingParams
 from agentgym.weights.config import WeightsConfig
-from agentgym.weights.select import CudaIpcConfig, NcclConfig, SharedMemoryConfig
+from agentgym.weights.select import CudaIpcConfig, NcclConfig, SharedMemoryConfig, TorchStoreConfig
 
-STORES = {"shared_memory": SharedMemoryConfig, "cuda_ipc": CudaIpcConfig, "nccl": NcclConfig}
+STORES = {
+    "shared_memory": SharedMemoryConfig,
+    "cuda_ipc": CudaIpcConfig,
+    "nccl": NcclConfig,
+    "torchstore": TorchStoreConfig,
+}
 
 
 def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sample:
