@@ -17,6 +17,7 @@ from agentgym.sandbox import FileRefused, SandboxUnavailable, Session
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.tree import PYTHON, TREE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PASSWD = "root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\n"
@@ -98,6 +99,7 @@ async def test_a_frozen_machine_is_another_container_with_the_files_and_no_proce
     docker: DockerBackend, session: Session
 ) -> None:
     await session.exec("setsid sleep 4000 & echo 42 > answer; echo changed >> /etc/passwd")
+    await session.exec(f"echo {TREE}/lib/libkrb5.so.3 > /etc/ld.so.preload; echo 'raise SystemExit' > /json.py")
     async with session.machine.freeze() as frozen:
         await session.exec("echo 43 > answer")
         assert await frozen.get_file("/app/answer") == b"42\n" and names_in(await frozen.get("/app")) == ["answer"]
@@ -106,6 +108,8 @@ async def test_a_frozen_machine_is_another_container_with_the_files_and_no_proce
         async with docker.session_for(replace(SPEC, image=frozen.image)) as verifier:
             said = await verifier.exec("cat answer; echo $A $KEPT; ps")
             assert said.stdout.startswith("42\n1 yes\n") and "4000" not in said.stdout
+            ours = [*PYTHON, "-I", "-c", "print('krb5' in open('/proc/self/maps').read())"]
+            assert (await verifier.exec(ours)).stdout == "False\n"  # it would be in our agent, too
     with pytest.raises(SandboxUnavailable, match=r"[Nn]o such image"):
         async with docker.session_for(replace(SPEC, image=frozen.image)):
             pass

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
@@ -13,6 +13,7 @@ from agentgym.config import apply_overrides
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, SandboxUnavailable
+from agentgym.types import Json
 
 
 class Action(Protocol):
@@ -29,12 +30,13 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call of an action. options: the `--sandbox.options`."""
+    """One call of an action. options: the `--sandbox.options`; env_options: the `--env.options`, if it takes them."""
 
     arguments: argparse.Namespace
     options: SandboxOptions
     registry: PluginRegistry
     shell: Shell
+    env_options: Mapping[str, Json] = field(default_factory=dict)
 
     def backend(self, name: str) -> SandboxBackend:
         """The backend, not started. Raises UserError for an unknown name or option."""
@@ -82,11 +84,13 @@ def add_sandbox_argument(parser: Parser) -> None:
     parser.add_argument("--sandbox", metavar="NAME", help="default: the first that `auto` would take")
 
 
-def options_of(overrides: list[str]) -> SandboxOptions:
-    """Raises UserError for overrides of anything else."""
-    given = apply_overrides({"sandbox": {"options": {}}}, overrides)
-    sandbox = given["sandbox"]
-    options = sandbox.get("options") if isinstance(sandbox, dict) and len(sandbox) == 1 else None
-    if len(given) > 1 or not isinstance(options, dict):
-        raise UserError("only --sandbox.options.NAME VALUE can be set here")
-    return options
+def options_of(overrides: list[str], *, env: bool = False) -> tuple[SandboxOptions, dict[str, Json]]:
+    """Those of the sandbox, and where `env` of the environment. Raises UserError for overrides of anything else."""
+    names = ["sandbox", "env"] if env else ["sandbox"]
+    given = apply_overrides({name: {"options": {}} for name in names}, overrides)
+    parts = [given[name] for name in names]
+    found = [part.get("options") if isinstance(part, dict) and len(part) == 1 else None for part in parts]
+    if len(given) > len(names) or not all(isinstance(options, dict) for options in found):
+        raise UserError(f"only {' and '.join(f'--{name}.options.NAME VALUE' for name in names)} can be set here")
+    sandbox, *others = cast("list[dict[str, Json]]", found)
+    return sandbox, others[0] if others else {}

@@ -19,6 +19,7 @@ ACTIONS = {  # and their modules
     "run": "program",
     "bench": "bench",
     "verify": "verify",
+    "images": "task_images",
     "clean": "clean",
 }
 DESCRIPTION = """
@@ -31,6 +32,7 @@ agentgym sandbox build           get the image, once per machine
 agentgym sandbox verify          attack it, and check that it holds
 agentgym sandbox bench --quick   measure it
 agentgym sandbox run program.py --sandbox monty
+agentgym sandbox images          those of tasks: list, build ahead, prune
 echo 'print(6 * 7)' | agentgym sandbox run - --wall-s 2
 """
 TAKES_OVERRIDES = True
@@ -48,8 +50,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
+    takes_env = getattr(_action(arguments.action), "ENV_OVERRIDES", False)
+    options, env_options = options_of(arguments.overrides, env=takes_env)
     request = Request(
-        arguments=arguments, options=options_of(arguments.overrides), registry=shell.plugins(), shell=shell
+        arguments=arguments, options=options, registry=shell.plugins(), shell=shell, env_options=env_options
     )
     try:
         return run_until_stopped(_action(arguments.action).run(request), shell.warn)

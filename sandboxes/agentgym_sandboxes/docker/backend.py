@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from uuid import uuid4
@@ -21,6 +21,7 @@ from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.image import ImageChoice, provide_image, reference_of
 from agentgym_sandboxes.docker.layer import PackageLayer
 from agentgym_sandboxes.docker.machine import Request, request_of
+from agentgym_sandboxes.docker.member import Member
 from agentgym_sandboxes.docker.pool import Pool
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings
 from agentgym_sandboxes.docker.session_network import SessionNetworks, allowed_by
@@ -194,6 +195,16 @@ class DockerBackend(AgentBackend):
         if layer is not None:
             await self._try_packages(say)
         return image
+
+    @asynccontextmanager
+    async def engines(self) -> AsyncIterator[list[Member]]:
+        """The engines that answer, for a look at their images; nothing else is started."""
+        group = self._new_group(None)
+        await group.open()
+        try:
+            yield [member for member in group.members if member.engine is not None]
+        finally:
+            await group.close()
 
     async def clean(self, say: Callable[[str], None], *, volumes: bool = False) -> int:
         """Remove the containers of dead owners; how many there were. volumes: and those that no container uses."""

@@ -32,6 +32,7 @@ _READ_ONLY: list[Json] = [  # the engine's, and what would have the kernel kill 
     *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
     *("/proc/1/oom_score_adj", "/proc/1/oom_adj"),
 ]
+_OF_AGENT = ("LC_ALL=C", "PYTHONUTF8=1", "OPENSSL_CONF=/.agentgym/none")  # no code by an image's locales and settings
 _OF_HARDENED = ("ReadonlyRootfs", "CapDrop", "CapAdd", "SecurityOpt", "Tmpfs", "Ulimits", "IpcMode")
 
 
@@ -114,14 +115,14 @@ class Machine:
             folders = {folder: "rw,nosuid,nodev,mode=1777,size=1m" for folder in self.image.volumes}
             host["Tmpfs"] = {**folders, **cast("dict[str, Json]", host["Tmpfs"])}
         given = cast("list[str]", settings["Env"])
-        names = {pair.partition("=")[0] for pair in given}
+        names = {pair.partition("=")[0] for pair in [*given, *_OF_AGENT]}
         return {
             **settings,
             "NetworkDisabled": not self.request.bridge,
             "Image": self.image.image_id,
             "Entrypoint": [*PYTHON, "-s", "-c", _READ_AGENT],
             "Cmd": [str(len(agent_argument().encode())), *uids, SESSION_CHILD],  # and nothing else to preload
-            "Env": [*given, *sorted({pair.partition("=")[0] for pair in self.image.env} - names)],
+            "Env": [*given, *_OF_AGENT, *sorted({pair.partition("=")[0] for pair in self.image.env} - names)],
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": host,
         }

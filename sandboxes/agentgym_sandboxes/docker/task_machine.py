@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
 import tarfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -34,10 +36,12 @@ from agentgym_sandboxes.docker.profile import LABEL, ORIGIN_LABEL, OWNER_LABEL
 if TYPE_CHECKING:
     from docker import APIClient
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 FILES_TIMEOUT_S = 300.0
 FREEZE_TIMEOUT_S = 600.0
 MAX_CHANGES = 100_000
+REMOVE_WITHIN_S, REMOVE_AGAIN_S = 30.0, 0.05
 _KINDS: tuple[Literal["changed", "added", "deleted"], ...] = ("changed", "added", "deleted")
 Exec = Callable[[Mapping[str, object], str | Sequence[str], str, str, Limits], Awaitable[RunResult]]
 """See `DockerSession.exec_with`."""
@@ -173,19 +177,20 @@ class _Frozen(ContainerFiles, FrozenMachine):
         self.changes = changes
         self._owner = owner
         self._made = ""
-        self._tries = 300
 
     async def close(self) -> None:
         if self._made:
             await self._engine.remove(self._made)
+        until_s = time.monotonic() + REMOVE_WITHIN_S
         while True:
             try:
-                return await remove_image(self._engine, self.image)
-            except EngineError as error:
-                if error.status != 409 or self._tries < 1:
-                    raise
-            self._tries -= 1
-            await asyncio.sleep(0.1)  # a session of it has ended, and its container is about to be removed
+                await remove_image(self._engine, self.image)
+                return
+            except EngineError as error:  # a session in it has just ended, and its container is being removed
+                if error.status != 409 or time.monotonic() > until_s:
+                    log.warning("a frozen machine stays until this process ends: %s", error)
+                    return
+            await asyncio.sleep(REMOVE_AGAIN_S)
 
     async def _reader(self) -> str:
         if not self._made:

@@ -59,7 +59,8 @@ for path in mapped:
     for name in os.listdir(folder):  # it is loaded by another name as a rule
         if name != base and os.path.realpath(os.path.join(folder, name)) == os.path.realpath(path):
             os.symlink(base, TREE + "/lib/" + name)
-shutil.copy2(loader, TREE + "/ld.so.new")
+with open(loader, "rb") as file, open(TREE + "/ld.so.new", "wb") as ours:
+    ours.write(file.read().replace(b"/etc/ld.so.preload", b"/.agentgym/preload"))  # what an image loads is not ours
 os.chmod(TREE + "/ld.so.new", 0o755)
 os.sync()
 os.rename(TREE + "/ld.so.new", TREE + "/ld.so")
