@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from agentgym.actors.network import free_port, meet_at
 from agentgym.actors.process_id import ProcessId
@@ -31,6 +31,7 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 Endpoint: TypeAlias = Callable[[A, *Ts], Awaitable[R]]
 """`Class.method`: A the actor, Ts its arguments, R its answer."""
+ANSWER_WAITS_S = 1.0  # at the most
 
 
 @overload
@@ -104,6 +105,9 @@ class LifecycleActor(Actor):
     Keep `__init__` trivial and build in `on_start`: what that raises reaches the caller unchanged.
     """
 
+    answer_waits: ClassVar[float] = 0.0
+    """The share of a call's time for which its answer may wait, to be sent together with others."""
+
     async def on_start(self) -> None:
         """Build what the actor needs, in its own process."""
 
@@ -133,11 +137,14 @@ class LifecycleActor(Actor):
 
     async def _answer(self, call: Call, outbox: Outbox[Answer]) -> None:
         number, name, args = call
+        began_s = asyncio.get_running_loop().time()
 
         async def made(*given: object, **named: object) -> object:
             return await getattr(type(self), name).plain_method(self, *given, **named)
 
-        outbox.put(await Answer.of(number, f"{type(self).__name__}.{name}", made, args))
+        answer = await Answer.of(number, f"{type(self).__name__}.{name}", made, args)
+        took_s = asyncio.get_running_loop().time() - began_s
+        outbox.put(answer, min(ANSWER_WAITS_S, self.answer_waits * took_s))
 
     @cached_property
     def _outboxes(self) -> dict[str, Outbox[Answer]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import pickle
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -95,16 +96,26 @@ class Outbox(Generic[T]):
     def __init__(self, send: Callable[[list[T]], None]) -> None:
         self._send = send
         self._waiting: list[T] = []
+        self._flush: asyncio.Handle | None = None
+        self._flush_s = math.inf
 
-    def put(self, thing: T) -> None:
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self.flush)
+    def put(self, thing: T, within_s: float = 0.0) -> None:
+        """within_s: for which it may wait for others."""
+        loop = asyncio.get_running_loop()
         self._waiting.append(thing)
         if len(self._waiting) == FULL:
             self.flush()
+        elif (at_s := loop.time() + within_s if within_s else 0.0) < self._flush_s:
+            if self._flush is not None:
+                self._flush.cancel()
+            self._flush = loop.call_at(at_s, self.flush) if at_s else loop.call_soon(self.flush)
+            self._flush_s = at_s
 
     def flush(self) -> None:
         """Send it now, before a message that must come later."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush, self._flush_s = None, math.inf
         if self._waiting:
             things, self._waiting = self._waiting, []
             self._send(things)

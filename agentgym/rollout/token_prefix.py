@@ -49,8 +49,8 @@ class TokenPrefix(Sequence[int]):
     @classmethod
     def first(cls, ids: array[int], length: int) -> TokenPrefix:
         """The first `length` ids."""
-        prefix = cls(ids)
-        prefix._length = length
+        prefix = cls.__new__(cls)
+        prefix._ids, prefix._length = ids, length
         return prefix
 
     def shared(self) -> tuple[Callable[[array[int], int], TokenPrefix], tuple[array[int], int]]:

@@ -55,6 +55,8 @@ class WorkerFigures:
 class RolloutWorker(ServiceActor):
     """Everything that an episode needs is opened here; tokens come from the generators without the controller."""
 
+    answer_waits = 0.01  # a message costs the controller as much as 30 turns
+
     def __init__(self, name: str, setup: WorkerSetup) -> None:
         self._name = name
         self._setup = setup

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
-from waiting import LONG_S
+from waiting import LONG_S, until
 
 from agentgym.actors.replies import FULL, Answer, NotSent, Outbox, RemoteTraceback, Replies
 from agentgym.errors import InfraError
@@ -80,6 +80,21 @@ async def test_a_full_message_leaves_before_the_turn_ends() -> None:
     assert sent == [[*range(FULL)]]
     await asyncio.sleep(0)
     assert sent == [[*range(FULL)], [FULL, FULL + 1]]
+
+
+async def test_what_may_wait_goes_with_what_may_not_or_when_its_time_is_over() -> None:
+    sent: list[list[int]] = []
+    outbox = Outbox(sent.append)
+    outbox.put(1, within_s=LONG_S)
+    outbox.put(2, within_s=2 * LONG_S)
+    await asyncio.sleep(0)
+    assert sent == []
+    outbox.put(3)
+    await asyncio.sleep(0)
+    assert sent == [[1, 2, 3]]
+    outbox.put(4, within_s=LONG_S)
+    outbox.put(5, within_s=1e-3)
+    await until(lambda: sent == [[1, 2, 3], [4, 5]])
 
 
 async def test_a_call_that_did_not_leave_fails_at_once_and_alone() -> None:
