@@ -30,9 +30,9 @@ class Family:
     """As config.json names it, and its text part's, where that has a name of its own."""
     dense: Dense | None = None
     """What the trainer engine `titan` and the native generator need, which compute nothing else."""
-    packs: Literal["mask", "row"] = "row"
-    """"mask": documents of one row are kept apart by masks. "row": each sample needs a row of its own, because a layer
-    carries state along the row."""
+    packs: Literal["mask", "row"] = "mask"
+    """"mask": documents of one row are kept apart by masks, which the start of a run proves. "row": each sample needs a
+    row of its own, because a layer carries state along the row."""
     masks: Literal["positions", "given"] = "positions"
     """Of "mask", in transformers: it makes masks of positions that begin again at 0, or must be given them, one for
     each of `Architecture.layer_kinds`."""

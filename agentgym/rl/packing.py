@@ -72,13 +72,14 @@ def pack(
     rows_divisible_by: int = 1,
     attention_break_even: float | None = None,
     part_rows: int = 1,
+    one_per_row: bool = False,
 ) -> TrainBatch:
     """Pack samples into as few rows as first-fit-decreasing finds. Deterministic.
 
     seq_len: the longest row allowed. attention_break_even: the row length at which attention costs as much as
     the rest of a layer; rows are then as short as makes the whole cheapest. None: rows are seq_len long.
     rows_divisible_by: empty rows are added, so that ranks get equally many. part_rows: of the parts that a rank reads;
-    above 1 an empty row is added to a part that would have a single one.
+    above 1 an empty row is added to a part that would have a single one. one_per_row: no two samples share a row.
     Raises ValueError for a sample that does not fit and for an empty batch.
     """
     if not samples:
@@ -90,7 +91,7 @@ def pack(
                 f"sample {samples[index].sample_id} has {length} tokens; a row holds 1 to {seq_len}. "
                 "Raise trainer.seq_len or lower rollout.max_episode_tokens."
             )
-    starts, num_rows, row_length = laid_out(tuple(lengths), seq_len, attention_break_even)
+    starts, num_rows, row_length = laid_out(tuple(lengths), seq_len, attention_break_even, one_per_row)
     num_rows += -num_rows % rows_divisible_by
     if part_rows > 1 and any(p.stop - p.start == 1 for p in even_slices(num_rows // rows_divisible_by, part_rows)):
         num_rows += rows_divisible_by
@@ -98,9 +99,17 @@ def pack(
 
 
 @lru_cache(maxsize=2)  # a trainer asks twice: which samples a rank reads, and then for their rows
-def laid_out(lengths: tuple[int, ...], seq_len: int, attention_break_even: float | None) -> tuple[list[int], int, int]:
+def laid_out(
+    lengths: tuple[int, ...], seq_len: int, attention_break_even: float | None, one_per_row: bool = False
+) -> tuple[list[int], int, int]:
     """Where each document begins in the flattened rows, the number of rows and their length; see `pack`."""
     row_length = seq_len
+    if one_per_row:
+        if attention_break_even is not None:
+            row_length = min(seq_len, math.ceil(max(lengths) / ROW_MULTIPLE) * ROW_MULTIPLE)
+        order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))  # ranks get documents of like lengths
+        rows = dict(zip(order, range(len(order)), strict=True))
+        return [rows[index] * row_length for index in range(len(lengths))], len(lengths), row_length
     if attention_break_even is not None:
         row_length = cheapest_row_length(lengths, seq_len, attention_break_even)
     return *first_fit(lengths, row_length), row_length
@@ -157,10 +166,15 @@ def row_slices(num_rows: int, size: int, rank: int = 0, num_ranks: int = 1) -> I
 
 
 def read_by(
-    lengths: Sequence[int], seq_len: int, attention_break_even: float | None, rank: int, num_ranks: int
+    lengths: Sequence[int],
+    seq_len: int,
+    attention_break_even: float | None,
+    rank: int,
+    num_ranks: int,
+    one_per_row: bool = False,
 ) -> list[int]:
     """Which of the documents, by index, are in the rows of one rank."""
-    starts, _, row_length = laid_out(tuple(lengths), seq_len, attention_break_even)
+    starts, _, row_length = laid_out(tuple(lengths), seq_len, attention_break_even, one_per_row)
     return [index for index, start in enumerate(starts) if start // row_length % num_ranks == rank]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from agentgym.families.registry import read_dense
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
-from agentgym.rl.packing import TrainBatch, of_trained, pack, read_by, row_slices, unpack
+from agentgym.rl.packing import TrainBatch, of_trained, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
@@ -31,12 +31,13 @@ from agentgym.trainer.forward import Forward
 from agentgym.trainer.host_memory import HostMemory
 from agentgym.trainer.lora import StoredAdapters, without_adapters
 from agentgym.trainer.machine import describe_machine
-from agentgym.trainer.microbatches import Microbatch, microbatches
+from agentgym.trainer.microbatches import Microbatch
 from agentgym.trainer.minibatches import combined, minibatches, old_logprobs
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.own_tensors import Batch, OwnLoss, add_gradient
 from agentgym.trainer.parallel import join
 from agentgym.trainer.progress import Totals
+from agentgym.trainer.rows import Rows
 from agentgym.trainer.saving import Export, Saver
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint, set_rate
@@ -67,6 +68,7 @@ class TitanEngine:
             self._built = build(self._architecture, setup, self._ranks)
             self._model = self._built.model
             self._forward = Forward(self._built, self._ranks, setup.trainer.dtype)
+            self._rows = Rows(self._architecture, self._trainer, self._ranks, flex=self._built.flex)
             self._accumulation = Accumulation(self._model, self._ranks, setup.trainer)
             self._adapters = StoredAdapters(self._model, self._built.adapter, setup, self._ranks.device)
             load_hf(self._model, self._built.adapter, setup.model_path, sharded=self._ranks.sharded)
@@ -74,6 +76,7 @@ class TitanEngine:
             self._ranks.leave()
             raise
         self._mismatch = MismatchGuard(setup.trainer.mismatch, setup.loss, self._ranks)
+        self._rows.prove(self.logprobs)
         self.saver = Saver(self._built, self._ranks, self._mismatch.save, self._architecture, self._trainer.lora)
 
     @property
@@ -97,7 +100,7 @@ class TitanEngine:
         Raises UserError for a loss that can't be trained on, with the weights as they are; see trainer/faults.py.
         """
         begin_s = time.perf_counter()
-        batch = self._pack(samples)
+        batch = self._rows.pack(samples)
         if not batch.num_trained_tokens:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
         if self._loss.needs_reference and not batch.has_reference:
@@ -112,7 +115,7 @@ class TitanEngine:
         if self._built.critic is not None and batch.has_returns:
             columns_RL["returns"] = batch.returns
         try:
-            for part in self._accumulation.over(self._parts(batch, batch.loss_mask, columns_RL)):
+            for part in self._accumulation.over(self._rows.parts(batch, batch.loss_mask, columns_RL)):
                 logprobs_N = self._accumulate(part, totals, faults)
                 if self._setup.keep_logprobs:
                     kept_RL.view(-1)[part.batch_entries] = logprobs_N
@@ -249,7 +252,7 @@ class TitanEngine:
         critic = self._built.critic
         if critic is None:
             raise ValueError("this trainer has no critic; build it with TrainerSetup(critic=True)")
-        batch = self._pack(samples)
+        batch = self._rows.pack(samples)
         return self._gathered(batch, batch.loss_mask, lambda _: critic.values(self._forward.hidden), read)
 
     @torch.no_grad()
@@ -260,7 +263,7 @@ class TitanEngine:
 
         trained_only: no others reach the head, which is much of the work. read: as in `values`.
         """
-        batch = self._pack(samples)
+        batch = self._rows.pack(samples)
         scored_RL = batch.loss_mask if trained_only else batch.follows()
         return self._gathered(batch, scored_RL, lambda logprobs_N: logprobs_N, read)
 
@@ -278,7 +281,7 @@ class TitanEngine:
     ) -> list[tuple[float, ...]]:
         """What `of_logprobs` gives for the wanted entries of each part after its forward pass, by sample, [L] each."""
         values_RL = torch.zeros(wanted_RL.shape, device=self._ranks.device)
-        for part in self._parts(batch, wanted_RL, {}):
+        for part in self._rows.parts(batch, wanted_RL, {}):
             logprobs_N, _ = self._forward(part)
             values_RL.view(-1)[part.batch_entries] = of_logprobs(logprobs_N)
         self._accumulation.give_up()
@@ -356,31 +359,7 @@ class TitanEngine:
         passes: list[Sequence[int]] = [range(len(lengths))]
         if step and self._trainer.updates_per_step > 1:
             passes += minibatches(passes[0], self._trainer, self.step)
-        place = (self._trainer.seq_len, self._attention_break_even, self._ranks.data_rank, self._ranks.data_size)
-        return sorted({one[i] for one in passes for i in read_by([lengths[index] for index in one], *place)})
-
-    @property
-    def _attention_break_even(self) -> float | None:
-        """None where rows are compiled once, for one length."""
-        whole = self._built.flex or self._trainer.context_parallel > 1 or self._trainer.compile
-        return None if whole else self._architecture.attention_break_even
-
-    def _pack(self, samples: Sequence[Sample]) -> TrainBatch:
-        trainer = self._trainer
-        return pack(
-            samples,
-            seq_len=trainer.seq_len,
-            rows_divisible_by=self._ranks.data_size,
-            attention_break_even=self._attention_break_even,
-            part_rows=trainer.rows_per_microbatch if trainer.compile else 1,  # one row is compiled for itself
-        )
-
-    def _parts(self, batch: TrainBatch, wanted_RL: Tensor, columns_RL: Mapping[str, Tensor]) -> list[Microbatch]:
-        """This rank's rows, in parts of at most rows_per_microbatch * seq_len tokens."""
-        size = max(1, self._trainer.rows_per_microbatch * self._trainer.seq_len // batch.row_length)
-        rows = row_slices(batch.num_rows, size, self._ranks.data_rank, self._ranks.data_size)
-        ranks = self._ranks
-        return microbatches(batch, rows, wanted_RL, columns_RL, context=ranks.context, device=ranks.device)
+        return sorted({one[i] for one in passes for i in self._rows.read_here([lengths[index] for index in one])})
 
     def _accumulate(self, part: Microbatch, totals: Totals, faults: Faults) -> Tensor:
         """Returns the log-probabilities of the trained tokens, [N], in row order."""

@@ -26,7 +26,7 @@ def test_a_family_that_nobody_wrote_down_is_read_by_transformers() -> None:
     config = {**TINY, "model_type": "granite", "logits_scaling": 8.0}
     found = architecture_of(config, "config.json")
     assert found.head == HeadTransform(scale=1 / 8) and found.own_shapes is not None
-    assert family_of(found).packs == "row" and family_of(found).router is None
+    assert family_of(found).packs == "mask" and family_of(found).router is None
     with pytest.raises(UserError, match=r"x/config\.json: model_type is 'granita', which the installed transformers"):
         architecture_of(config | {"model_type": "granita"}, "x/config.json")
 

@@ -85,8 +85,8 @@ def count_collectives(engine: TitanEngine, samples: list[Sample]) -> tuple[int, 
 
 
 def num_microbatches(engine: TitanEngine, samples: list[Sample]) -> int:
-    batch = engine._pack(samples)
-    return len(engine._parts(batch, batch.loss_mask, {}))
+    batch = engine._rows.pack(samples)
+    return len(engine._rows.parts(batch, batch.loss_mask, {}))
 
 
 def count_scoring(engine: TitanEngine, samples: list[Sample]) -> int:

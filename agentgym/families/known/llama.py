@@ -5,4 +5,4 @@ from __future__ import annotations
 from agentgym.families.dense import Dense
 from agentgym.families.family import Family
 
-FAMILIES = (Family(model_types=("llama",), dense=Dense(rope_theta=10_000.0), packs="mask"),)
+FAMILIES = (Family(model_types=("llama",), dense=Dense(rope_theta=10_000.0)),)

@@ -7,6 +7,6 @@ from agentgym.families.family import Family
 
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 FAMILIES = (
-    Family(model_types=("qwen3",), dense=Dense(qk_norm=True), packs="mask", tiny=_ROPE),
-    Family(model_types=("qwen2",), dense=Dense(qkv_bias=True), packs="mask", tiny=_ROPE),
+    Family(model_types=("qwen3",), dense=Dense(qk_norm=True), tiny=_ROPE),
+    Family(model_types=("qwen2",), dense=Dense(qkv_bias=True), tiny=_ROPE),
 )
