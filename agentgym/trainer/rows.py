@@ -35,8 +35,8 @@ class Rows:
         """Measures whether samples can share a row, and says so where they can't. logprobs: of packed samples; it is
         called. Collective.
 
-        Dense families that would be compiled for it are left out: that takes half a minute, and tests prove them. So are
-        rows that hold no two documents.
+        Dense families that would be compiled for it are left out: that takes half a minute, and tests prove them. So
+        are rows that hold no two documents.
         """
         family = family_of(self._architecture)
         if (self._trainer.compile and family.dense is not None) or self._trainer.seq_len < sum(LENGTHS):
