@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from agentgym.actors.runtime import Runtime
 from agentgym.commands import run_until_stopped
@@ -222,8 +223,8 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             try:
                 for version in range(1, arguments.rounds + 1):
                     row = await sync.round(version)
-                    entries = (await store.get(version)).entries()  # type: ignore[attr-defined]
-                    size = sum(tensor.nbytes for _, tensor in entries)
+                    got: Any = await store.get(version)  # TorchStore's has the tensors alone
+                    size = sum(tensor.nbytes for _, tensor in (got.entries() if hasattr(got, "entries") else got))
                     if link and not arguments.lora_rank:
                         row["link_share"] = size / row["load_s"] / link
                     rows.append({"gb": size / 1e9} | row)
