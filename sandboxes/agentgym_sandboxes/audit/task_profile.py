@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from agentgym.sandbox import Limits, RunResult, SandboxBackend
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.audit.findings import Category, Judgement, Outcome
 from agentgym_sandboxes.audit.host import Host
-from agentgym_sandboxes.audit.programs import clock, floods, kernel_state, network, surface_files, surface_kernel
+from agentgym_sandboxes.audit.programs import (
+    clock,
+    floods,
+    kernel_state,
+    network,
+    surface_files,
+    surface_kernel,
+    task_scenes,
+)
 from agentgym_sandboxes.audit.programs.checks import refused
 from agentgym_sandboxes.audit.programs.processes import SNIPPETS as PROCESSES
 from agentgym_sandboxes.audit.trial import Claim, Snippet, Trial
@@ -102,4 +110,7 @@ _MODULES = (floods, clock, surface_files, surface_kernel, kernel_state, network)
 _AGAIN = [trial for module in _MODULES for trial in module.SNIPPETS if isinstance(trial, Snippet)]
 _BOMB = [trial for trial in PROCESSES if isinstance(trial, Snippet) and trial.name == "fork_bomb"]
 
-TRIALS: tuple[Trial, ...] = tuple(InTask(snippet) for snippet in (*_OWN, *_BOMB, *_AGAIN))
+TRIALS: tuple[Trial, ...] = (
+    *(InTask(snippet) for snippet in (*_OWN, *_BOMB, *_AGAIN)),
+    *(replace(scene, name=PREFIX + scene.name) for scene in task_scenes.SCENES),
+)
