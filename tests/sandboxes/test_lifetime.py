@@ -20,6 +20,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import ENDS_WITHIN_S, Engine
 from agentgym_sandboxes.docker.profile import container_settings
+from agentgym_sandboxes.docker.volumes import PREFIX
 from agentgym_sandboxes.host.reaper import is_orphan, owner_label
 
 pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="session")]
@@ -305,3 +306,48 @@ async def test_an_owner_is_a_process_and_not_just_its_number() -> None:
     assert not is_orphan(f"elsewhere:{pid}:1")
     assert not is_orphan("")
     assert Path(f"/proc/{pid}").exists()
+
+
+VERDICT = """
+import asyncio
+from dataclasses import replace
+from agentgym.types import SandboxSpec
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+
+async def main():
+    task = SandboxSpec(session=True, profile="task", memory_mib=512)
+    async with DockerBackend(DockerConfig(pool_size=1, spares=0, spare_sessions=0)) as backend:
+        async with backend.session_for(task) as session, session.machine.freeze() as frozen:
+            await frozen.get_file("/etc/passwd", max_bytes=1 << 20)
+            async with backend.session_for(replace(task, image=frozen.image)):
+                print(frozen.image, flush=True)
+                await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_an_owner_that_is_killed_in_a_verdict_leaves_no_container_and_no_image(engine: str) -> None:
+    """What runs ends by itself; what never ran, and the frozen machine, go when the next one starts or cleans. There is
+    no network of its own, and no volume but those that are kept for all."""
+
+    def said(*words: str) -> str:
+        return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
+
+    process = subprocess.Popen([sys.executable, "-c", VERDICT], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    image = (await asyncio.to_thread(process.stdout.readline)).strip()
+    assert image in await asyncio.to_thread(said, "images", "-aq", "--no-trunc")
+    form = "{{.HostConfig.NetworkMode}}{{range .Mounts}} {{.Name}}{{end}}"
+    found = await asyncio.to_thread(said, "inspect", "-f", form, *await owned_by(process.pid))
+    assert {word for line in found.splitlines() for word in line.split() if not word.startswith(PREFIX)} == {"none"}
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    async with asyncio.timeout(60):
+        while any(one.state == "running" for one in await owned() if one.owner.split(":")[1:2] == [str(process.pid)]):
+            await asyncio.sleep(0.05)
+    await DockerBackend().clean(lambda text: None)
+    assert await owned_by(process.pid) == []
+    assert image not in await asyncio.to_thread(said, "images", "-aq", "--no-trunc")
