@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
+from agentgym.routes import Routes
 from agentgym.sandbox_spec import SandboxSpec as SandboxSpec
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
@@ -107,7 +108,7 @@ class GenerateRequest:
 
     time_s: from its first token on; then the completion ends with what was sampled. continues: it is the next turn of
     a conversation, whose context the engine may still have. version: of the weights that sample all of it; None: it
-    follows the updates.
+    follows the updates. routes_from: the first token whose `Routes` are wanted of an engine that records them.
     """
 
     prompt_ids: Sequence[int]  # never changes: a tuple, or an `agentgym.rollout.token_prefix.TokenPrefix`
@@ -115,6 +116,7 @@ class GenerateRequest:
     time_s: float = math.inf
     continues: bool = False
     version: int | None = None
+    routes_from: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,8 @@ class Completion:
 
     completion_ids: [C], the stop token included. logprobs: [C], natural log, of the distribution that
     was sampled from (after temperature, top-k and top-p). versions: spans that cover [0, C) in order.
-    queued_s: what the engine took before the first token, which is not the policy's doing.
+    queued_s: what the engine took before the first token, which is not the policy's doing. routes: of the context and
+    the completion but its last token, from `GenerateRequest.routes_from` on, where the engine records them.
     """
 
     completion_ids: tuple[int, ...]
@@ -140,6 +143,7 @@ class Completion:
     versions: tuple[VersionSpan, ...]
     finish_reason: FinishReason
     queued_s: float = 0.0
+    routes: Routes | None = None
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
@@ -165,7 +169,7 @@ class Turn:
     """One completion and the exact tokens that it was sampled after.
 
     prompt_ids: [P], the whole context, beginning with the turn before on its branch. completion_ids, logprobs: [C].
-    masked: it stays in the context of later turns, and is not trained on.
+    masked: it stays in the context of later turns, and is not trained on. routes: as the completion has them.
     """
 
     prompt_ids: Sequence[int]
@@ -174,6 +178,7 @@ class Turn:
     versions: tuple[VersionSpan, ...]
     finish_reason: FinishReason
     masked: bool = False
+    routes: Routes | None = None
 
     def __post_init__(self) -> None:
         check_sampled(self.completion_ids, self.logprobs, self.versions)
@@ -186,6 +191,7 @@ class Turn:
             logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason=completion.finish_reason,
+            routes=completion.routes,
         )
 
 
@@ -328,7 +334,8 @@ class Sample:
     All of length L. loss_mask: 1.0 where the policy sampled the token; elsewhere it, logprobs (the sampler's) and
     advantages are 0.0, and versions, the weights that sampled it, -1. ref_logprobs: the reference model's, or empty.
     old_logprobs: the trainer's before the first update by the batch, or empty where it makes one only. returns: what a
-    critic learns, or empty. Entry t of each refers to token_ids[t]; the first token is never trained.
+    critic learns, or empty. Entry t of each refers to token_ids[t]; the first token is never trained. routes: of all
+    tokens, or None.
     """
 
     sample_id: str
@@ -340,9 +347,14 @@ class Sample:
     ref_logprobs: tuple[float, ...] = ()
     old_logprobs: tuple[float, ...] = ()
     returns: tuple[float, ...] = ()
+    routes: Routes | None = None
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
+        if self.routes is not None and (self.routes.start, len(self.routes)) != (0, length):
+            raise ValueError(
+                f"sample {self.sample_id}: {length} tokens, routes of {self.routes.start}:{self.routes.end}"
+            )
         columns = (self.loss_mask, self.logprobs, self.advantages, self.versions)
         if any(len(column) != length for column in columns):
             raise ValueError(f"sample {self.sample_id}: {length} tokens but {[len(c) for c in columns]}")

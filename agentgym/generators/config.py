@@ -69,6 +69,8 @@ class GeneratorConfig:
     batch_invariant: bool = False
     """Make a request's tokens independent of the requests beside it, to the last bit: the native engine in float32 on
     one thread of a CPU, or vLLM's own mode of that name on a GPU. loop.deterministic sets it."""
+    routes: bool = False
+    """Return the experts that computed each token of a mixture of experts. trainer.router_replay sets it."""
     start_timeout_s: float = 300.0
     """Seconds that a replica may take to start; vLLM's first start compiles for minutes."""
     update_timeout_s: float = 120.0

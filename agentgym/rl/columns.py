@@ -13,14 +13,15 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from agentgym.routes import Routes
 from agentgym.types import Sample
 
 Column = npt.NDArray[Any]
 WHOLE = ("token_ids", "versions")
 FRACTIONS = ("loss_mask", "logprobs", "advantages")
-OPTIONAL = ("ref_logprobs", "old_logprobs", "returns")
+OPTIONAL = ("ref_logprobs", "old_logprobs", "returns", "routes")
 COLUMNS = (*WHOLE, *FRACTIONS, *OPTIONAL)
-"""Of Sample: whole numbers are int64, fractions float64, so that nothing is rounded."""
+"""Of Sample: whole numbers are int64, fractions float64, so that nothing is rounded. Routes are [T, width], uint16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +81,12 @@ class SampleColumns(Sequence[Sample]):
         return np.split(self.columns[name], self.lengths.cumsum()[:-1])
 
     def _sample(self, number: int, start: int, end: int) -> Sample:
-        values: dict[str, Any] = {name: tuple(column[start:end].tolist()) for name, column in self.columns.items()}
+        values: dict[str, Any] = {
+            name: tuple(column[start:end].tolist()) for name, column in self.columns.items() if name != "routes"
+        }
+        if "routes" in self.columns:
+            routes = self.columns["routes"][start:end]
+            values["routes"] = Routes(width=routes.shape[1], ids=routes.tobytes())
         return Sample(sample_id=self.ids[number], **values)
 
 
@@ -108,7 +114,7 @@ def _spread(
     own_T = np.unpackbits(own, count=count).astype(bool)
     found = {"loss_mask": np.unpackbits(mask, count=count).astype(np.float64)}
     for name, column in columns.items():
-        found[name] = np.zeros(count, dtype=column.dtype)
+        found[name] = np.zeros((count, *column.shape[1:]), dtype=column.dtype)
         found[name][own_T] = column
     return SampleColumns(ids, lengths, found)
 
@@ -134,8 +140,18 @@ def lengths_of(samples: Sequence[Sample]) -> list[int]:
 
 
 def _column(samples: Sequence[Sample], name: str) -> Column:
+    if name == "routes":
+        return _routes([sample.routes for sample in samples if sample.routes is not None])
     code = "q" if name in WHOLE else "d"
     found = array(code)
     for sample in samples:
         found.extend(array(code, getattr(sample, name)))  # of a tuple it takes a quarter of an iterator's time
     return np.frombuffer(found, dtype=code)
+
+
+def _routes(parts: Sequence[Routes]) -> Column:
+    """[T, width]. Raises ValueError for samples of different widths."""
+    widths = {part.width for part in parts}
+    if len(widths) != 1:
+        raise ValueError(f"the samples of a batch have routes of widths {sorted(widths)}")
+    return np.frombuffer(b"".join(part.ids for part in parts), dtype="<u2").reshape(-1, *widths)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agentgym.rl.columns import OPTIONAL, column_of, has_column, lengths_of
+from agentgym.routes import UNKNOWN
 from agentgym.types import Sample
 
 ROW_MULTIPLE = 64
@@ -21,11 +22,12 @@ ROW_MULTIPLE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
-    """Rows that a trainer reads. All tensors but the last two: [R, L].
+    """Rows that a trainer reads. All tensors but the last three: [R, L].
 
     Entry t refers to the prediction of the next token: labels[t] is that token, and loss_mask, logprobs,
     advantages and versions are those of that token. A document's last entry predicts nothing.
     positions: 0 at each document's start; every padding token also has position 0, as a document of its own.
+    routes: [R, L, width], of the entry's own token; -1 where unknown. Its width is 0 where not all samples have routes.
     sample_index: -1 in padding. ref_logprobs, old_logprobs, returns: zeros without has_reference, has_old, has_returns.
     starts: [S], where sample i begins in a flattened [R * L]; lengths: [S].
     """
@@ -41,6 +43,7 @@ class TrainBatch:
     returns: Tensor
     versions: Tensor
     sample_index: Tensor
+    routes: Tensor
     starts: Tensor
     lengths: Tensor
     num_trained_tokens: int
@@ -202,9 +205,9 @@ def _fill(
     given = {name: has_column(samples, name) for name in OPTIONAL}
 
     def to_rows(values_T: Tensor, padding: int = 0) -> Tensor:
-        rows = torch.full((num_rows * row_length,), padding, dtype=values_T.dtype)
+        rows = torch.full((num_rows * row_length, *values_T.shape[1:]), padding, dtype=values_T.dtype)
         rows[target_T] = values_T
-        return rows.view(num_rows, row_length)
+        return rows.view(num_rows, row_length, *values_T.shape[1:])
 
     def of_next_token(values_T: Tensor) -> Tensor:
         return to_rows(torch.where(has_next_T, values_T.roll(-1), values_T.new_zeros(())))
@@ -229,6 +232,7 @@ def _fill(
         returns=of_next_token(optional("returns")),
         versions=of_next_token(column("versions", torch.int64)),
         sample_index=to_rows(torch.arange(len(samples)).repeat_interleave(lengths_S), padding=-1),
+        routes=to_rows(_routes(samples) if given["routes"] else torch.zeros(len(target_T), 0, dtype=torch.int32), -1),
         starts=starts_S,
         lengths=lengths_S,
         num_trained_tokens=int(trained_T.sum()),
@@ -238,3 +242,9 @@ def _fill(
         has_old=given["old_logprobs"],
         has_returns=given["returns"],
     )
+
+
+def _routes(samples: Sequence[Sample]) -> Tensor:
+    """[T, width], -1 where unknown."""
+    ids = torch.from_numpy(column_of(samples, "routes").astype("int32"))
+    return ids.masked_fill_(ids == UNKNOWN, -1)

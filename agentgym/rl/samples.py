@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentgym.rollout.config import BranchWeights
+from agentgym.routes import joined
 from agentgym.types import Episode, Group, Sample
 
 
@@ -78,6 +79,7 @@ def _branch_sample(
         logprobs=tuple(logprobs),
         advantages=tuple(advantages),
         versions=tuple(versions),
+        routes=joined((episode.turns[number].routes for number in branch), len(token_ids)),
     )
 
 

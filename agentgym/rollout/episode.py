@@ -128,4 +128,11 @@ class EpisodePlayer(Player):
         """time_s: the generator ends the completion then, and hands over what it has."""
         seed = derive_seed(episode.seed, len(episode.turns))
         how = turn_sampling(self.config, self.renderer, max_tokens, seed=seed, greedy=self.greedy)
-        return GenerateRequest(prompt_ids=ids, sampling=how, time_s=time_s, continues=bool(episode.turns))
+        known = episode.turns[-1].routes if episode.turns else None
+        return GenerateRequest(
+            prompt_ids=ids,
+            sampling=how,
+            time_s=time_s,
+            continues=bool(episode.turns),
+            routes_from=0 if known is None else known.end,
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentgym.errors import UserError
+from agentgym.routes import Routes
 from agentgym.runs.files import read_json_lines, write_json_lines
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.records import decode_saved, encode_group, restore_groups
@@ -99,6 +100,7 @@ def _encode(turn: KeptTurn) -> dict[str, Json]:
         "logprobs": completion.logprobs,
         "versions": [(span.version, span.start, span.end) for span in completion.versions],
         "finish_reason": completion.finish_reason,
+        "routes": completion.routes.to_text() if completion.routes else None,
     }
 
 
@@ -108,5 +110,6 @@ def _decode(record: Mapping[str, Any]) -> KeptTurn:
         logprobs=tuple(record["logprobs"]),
         versions=tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]),
         finish_reason=FinishReason(record["finish_reason"]),
+        routes=Routes.of_text(record["routes"]) if record.get("routes") else None,
     )
     return KeptTurn(seed=record["seed"], prompt=record["prompt"], completion=completion)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
+from agentgym.routes import Routes
 from agentgym.types import (
     Episode,
     ErrorRecord,
@@ -102,6 +103,7 @@ def encode_episode(episode: Episode) -> dict[str, Json]:
                 **_fields(turn),
                 "prompt_ids": list(turn.prompt_ids),
                 "versions": [(span.version, span.start, span.end) for span in turn.versions],
+                "routes": turn.routes.to_text() if turn.routes else None,
             }
             for turn in episode.turns
         ],
@@ -138,6 +140,7 @@ def _decode_turn(record: Mapping[str, Any]) -> Turn:
     read: dict[str, Any] = {
         "versions": tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in record["versions"]),
         "finish_reason": FinishReason(record["finish_reason"]),
+        "routes": Routes.of_text(record["routes"]) if record.get("routes") else None,
     }
     return Turn(**{**_with_tuples(record), **read})
 

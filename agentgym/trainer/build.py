@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
+from agentgym.models.routers import Routers
 from agentgym.trainer import titan
 from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
@@ -29,7 +30,9 @@ _FLEX_HEAD_DIM = 16  # the narrowest heads that flex attention's kernels compute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """adapter: between torchtitan's names of weights and Hugging Face's. rate: what the schedule follows."""
+    """adapter: between torchtitan's names of weights and Hugging Face's. rate: what the schedule follows. routers: that
+    get the routes of a batch.
+    """
 
     model: nn.Module
     adapter: Any
@@ -38,6 +41,7 @@ class TrainedModel:
     rate: CurrentRate
     flex: bool
     critic: Critic | None = None
+    routers: Routers | None = None
 
 
 def uses_flex(trainer: TrainerConfig, architecture: Architecture, *, on_cpu: bool) -> bool:

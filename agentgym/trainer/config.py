@@ -115,6 +115,11 @@ class TrainerConfig:
     activation_checkpoint: Recompute = "none"
     """What the backward pass computes again to save memory: `elementwise` results alone, every second matrix product
     too (`selective`), or whole layers (`full`)."""
+    router: Literal["train", "freeze"] = "train"
+    """Of a mixture of experts: whether its routers learn. There is no auxiliary loss, and no balancing by biases."""
+    router_replay: Literal["off", "rollout"] = "off"
+    """Of a mixture of experts: whether its trainer sends each token to the experts that the sampler chose (`rollout`),
+    and weighs them by its own scores, so that both compute the same function."""
     reduce_gradients: ReduceGradients = "auto"
     """Sum gradients over the ranks with `each` microbatch, or once with the `last` of an update, until which every rank
     holds whole gradients; `auto` is last where these fit into the memory by the estimate."""

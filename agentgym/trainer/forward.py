@@ -20,7 +20,7 @@ class Forward:
 
     def __init__(self, built: TrainedModel, ranks: Ranks, dtype: DType) -> None:
         """dtype: of matrix products."""
-        self._model, self._flex = built.model, built.flex
+        self._model, self._flex, self._routers = built.model, built.flex, built.routers
         self._device, self._context = ranks.device, ranks.context
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self._here_N: Tensor | None = None  # which wanted entries this rank has, where it has a part of each row
@@ -34,6 +34,8 @@ class Forward:
         if self._context.size > 1:
             own_Q = self._context.own(positions_RL.shape[1], self._device)
             token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
+        if self._routers is not None:
+            self._routers.routes = part.routes
         self._model.lm_head.targets = (part.entries, part.labels)  # type: ignore[union-attr]
         scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
         if self._here_N is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import zlib
 from array import array
@@ -20,6 +21,7 @@ from typing import Any
 
 from agentgym.errors import InfraError
 from agentgym.rl.columns import SampleColumns
+from agentgym.routes import Routes
 from agentgym.runs.files import read_json, write_whole, writing
 from agentgym.types import Json, Sample
 
@@ -130,10 +132,10 @@ def _rows_of_columns(samples: SampleColumns) -> tuple[list[dict[str, Any]], list
         for name in names:
             if name in parts:
                 part = parts[name][number]
-                row[name] = [part.dtype.char.replace("l", "q"), len(part)]
+                row[name] = [part.dtype.char.replace("l", "q"), len(part), *part.shape[1:]]
                 columns.append(part.tobytes())
             else:
-                row[name] = sample_id if name == "sample_id" else ["q", 0]
+                row[name] = {"sample_id": sample_id, "routes": None}.get(name, ["q", 0])
         rows.append(row)
     return rows, columns
 
@@ -149,6 +151,9 @@ def _rows(samples: Sequence[Sample]) -> tuple[list[dict[str, Any]], list[bytes]]
                 column = _column(value)
                 row[field.name] = [column.typecode, len(column)]
                 columns.append(column.tobytes())
+            elif isinstance(value, Routes):
+                row[field.name] = ["H", len(value), value.width]
+                columns.append(value.ids)
             else:
                 row[field.name] = value
         rows.append(row)
@@ -166,10 +171,14 @@ def decode(data: bytes) -> Batch:
         values: dict[str, Any] = {}
         for name, value in row.items():
             if isinstance(value, list):
-                column = array(value[0])
-                end = place + value[1] * column.itemsize
-                column.frombytes(body[place:end])
-                value, place = tuple(column), end
+                column, shape = array(value[0]), value[1:]
+                end = place + math.prod(shape) * column.itemsize
+                if name == "routes":
+                    value = Routes(width=shape[1], ids=body[place:end])
+                else:
+                    column.frombytes(body[place:end])
+                    value = tuple(column)
+                place = end
             values[name] = value
         samples.append(Sample(**values))
     if place != len(body):

@@ -27,7 +27,7 @@ class Microbatch:
 
     entries, labels: the wanted entries in the flattened rows of this part, and the tokens to score there. Where ranks
     share rows, they are of this rank's tokens alone, and here, [N], says which of the wanted ones these are.
-    columns: others of the batch, at the wanted entries, [N] each.
+    columns: others of the batch, at the wanted entries, [N] each. routes: [R, L, width], where the batch has them.
     """
 
     token_ids: Tensor
@@ -37,6 +37,7 @@ class Microbatch:
     labels: Tensor
     columns: Tensors
     here: Tensor | None = None
+    routes: Tensor | None = None
 
 
 def microbatches(
@@ -56,6 +57,8 @@ def microbatches(
         indices_N, entries_N = index_RL[part][wanted_RL[part]], wanted_RL[part].flatten().nonzero()[:, 0]
         labels_N = batch.labels.flatten()[indices_N]
         found = {"token_ids": batch.token_ids[part], "positions": batch.positions[part], "batch_entries": indices_N}
+        if batch.routes.shape[2]:
+            found["routes"] = batch.routes[part]
         if context.size > 1:
             found["here"], entries_N = context.entries(entries_N, batch.row_length)
             labels_N = labels_N[found["here"]]

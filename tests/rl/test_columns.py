@@ -11,6 +11,7 @@ import torch
 
 from agentgym.rl.columns import SampleColumns
 from agentgym.rl.packing import pack
+from agentgym.routes import Routes
 from agentgym.trainer.journal import Batch, _rows, _rows_of_columns, decode, encode
 from agentgym.types import Sample
 
@@ -21,7 +22,11 @@ def draw(seed: int, count: int, optional: tuple[str, ...] = ()) -> list[Sample]:
     for index in range(count):
         length = numbers.randrange(2, 40)
         mask = (0.0, *(float(numbers.random() < 0.7) for _ in range(length - 1)))
-        columns = {name: tuple(numbers.uniform(-9, 9) for _ in range(length)) for name in ("logprobs", *optional)}
+        columns: dict[str, object] = {
+            name: tuple(numbers.uniform(-9, 9) for _ in range(length)) for name in ("logprobs", *optional)
+        }
+        if "routes" in optional:
+            columns["routes"] = Routes(width=3, ids=numbers.randbytes(6 * length))
         found.append(
             Sample(
                 sample_id=f"s{seed}-{index}",
@@ -35,7 +40,7 @@ def draw(seed: int, count: int, optional: tuple[str, ...] = ()) -> list[Sample]:
     return found
 
 
-OPTIONAL = [(), ("ref_logprobs",), ("ref_logprobs", "old_logprobs", "returns")]
+OPTIONAL = [(), ("ref_logprobs",), ("ref_logprobs", "old_logprobs", "returns"), ("routes",)]
 
 
 @pytest.mark.parametrize("optional", OPTIONAL)
@@ -77,6 +82,7 @@ def test_they_are_packed_alike(optional: tuple[str, ...], attention: float | Non
                 assert expected == found, field.name
         assert one.token_ids.sum() == sum(sum(sample.token_ids) for sample in samples)
         assert one.has_reference == ("ref_logprobs" in optional)
+        assert one.routes.shape[2] == (3 if "routes" in optional else 0)
 
 
 @pytest.mark.parametrize("optional", OPTIONAL)
@@ -103,5 +109,7 @@ def test_a_share_has_the_samples_that_are_read_whole_and_of_others_the_mask_alon
     assert len(sent) < len(pickle.dumps(SampleColumns.of(samples))) / 2
     for index, (sample, there) in enumerate(zip(samples, received, strict=True)):
         empty = {f.name: (0,) * len(sample.token_ids) for f in fields(Sample) if f.name in received.columns}
+        if "routes" in empty:
+            empty["routes"] = Routes(width=3, ids=bytes(6 * len(sample.token_ids)))
         rest = {"sample_id": sample.sample_id, "loss_mask": sample.loss_mask}
         assert there == (sample if index in own else Sample(**empty | rest))

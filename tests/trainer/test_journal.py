@@ -10,6 +10,7 @@ import pytest
 from tiny_model import draw_samples
 
 from agentgym.errors import InfraError
+from agentgym.routes import Routes
 from agentgym.trainer.journal import Batch, Journal, decode, encode
 from agentgym.types import Sample
 
@@ -23,6 +24,7 @@ def full_sample() -> Sample:
     for field in fields(Sample):
         if field.name not in ("sample_id", "loss_mask", "token_ids", "versions"):
             values[field.name] = tuple(odd[at % 4] for at in range(length))
+    values["routes"] = Routes(width=3, ids=bytes(at * 7 % 256 for at in range(6 * length)))
     return replace(sample, **values)
 
 
