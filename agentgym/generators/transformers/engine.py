@@ -13,6 +13,7 @@ from agentgym.families.architecture import TIED_HEAD, collect
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.threaded import ThreadedEngine
 from agentgym.generators.transformers.scheduler import PlainScheduler
+from agentgym.models.routers import Routers, routers_of
 from agentgym.models.safetensors import read_shapes
 
 
@@ -37,6 +38,10 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
             config, model_path, vocab_size=text.vocab_size, max_positions=getattr(text, "max_position_embeddings", None)
         )
 
+    def _routers_of(self, model: nn.Module) -> Routers | None:
+        """Raises UserError for generator.routes with a model without experts that are known."""
+        return routers_of(model.model, self._folder) if self._config.routes else None  # type: ignore[arg-type]
+
     def _load(self) -> PlainScheduler:
         from transformers import AutoModelForCausalLM
 
@@ -47,7 +52,7 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
             raise UserError(f"transformers can't load the model in {self._folder}: {error}") from error
         model = self._checked(*loaded)
         self._model_class: Any = type(model)
-        return PlainScheduler(model, max_batch=self._config.max_batch)
+        return PlainScheduler(model, max_batch=self._config.max_batch, routers_of=self._routers_of)
 
     def _copied(self, weights: Iterable[tuple[str, Tensor]]) -> nn.Module:
         """A second model, which takes the first one's place: so transformers converts the weights as at the start."""

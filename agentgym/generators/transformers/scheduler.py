@@ -9,6 +9,7 @@ import inspect
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,17 @@ from torch import Tensor, nn
 
 from agentgym.errors import InfraError
 from agentgym.generators.native.sampler import sample, uniforms
+from agentgym.models.routers import Routers
+from agentgym.routes import Routes
 from agentgym.types import Completion, FinishReason, GenerateRequest, VersionSpan
 
 
 @dataclass(slots=True, kw_only=True)
 class Sequence:
-    """One request. cache: of the first `computed` tokens. switches: (version, first completion token sampled by it)."""
+    """One request. cache: of the first `computed` tokens. switches: (version, first completion token sampled by it).
+
+    routes: of the tokens so far, each as it was first computed; see `Routes.ids`.
+    """
 
     request: GenerateRequest
     submitted_s: float  # by the monotonic clock, as began_s
@@ -34,6 +40,7 @@ class Sequence:
     cache: Any = None
     computed: int = 0
     began_s: float = 0.0
+    routes: bytearray = field(default_factory=bytearray)
 
     @property
     def num_sampled(self) -> int:
@@ -46,9 +53,14 @@ class Sequence:
 class PlainScheduler:
     """Implements `StepScheduler` for a model of transformers."""
 
-    def __init__(self, model: nn.Module, *, max_batch: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, max_batch: int, routers_of: Callable[[nn.Module], Routers | None] = lambda _: None
+    ) -> None:
+        """routers_of: a model's, where the experts that they choose are to be returned."""
         self.version = 0
         self.model = model
+        self._routers_of = routers_of
+        self._routers = routers_of(model)
         self._max_batch = max_batch
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
         self._running: dict[int, Sequence] = {}
@@ -77,6 +89,7 @@ class PlainScheduler:
 
     def set_weights(self, version: int, weights: nn.Module) -> None:
         self.model, self.version = weights, version
+        self._routers = self._routers_of(weights)
         for sequence in self._running.values():
             sequence.forget_computed()
 
@@ -103,7 +116,8 @@ class PlainScheduler:
             return []
         self._append([sequence for _, sequence in running])
         now_s = time.monotonic()
-        ended = [(ticket, completion) for ticket, one in running if (completion := _completion(one, now_s))]
+        width = 0 if self._routers is None else self._routers.width
+        ended = [(ticket, completion) for ticket, one in running if (completion := _completion(one, now_s, width))]
         for ticket, _ in ended:
             del self._running[ticket]
         return ended
@@ -135,6 +149,8 @@ class PlainScheduler:
         """float32, [vocabulary], after the sequence's last token. A model without a cache computes all of it again."""
         new = sequence.tokens[sequence.computed :]
         device = next(self.model.parameters()).device
+        if self._routers is not None:
+            self._routers.record()
         output = self.model(
             input_ids=torch.tensor([new], device=device),
             past_key_values=sequence.cache,
@@ -142,14 +158,20 @@ class PlainScheduler:
             **self._last_only,
         )
         self._num_computed += len(new)
+        if self._routers is not None:
+            ids = self._routers.taken().to(torch.uint16).cpu().numpy().tobytes()
+            known = (
+                len(sequence.routes) - sequence.computed * 2 * self._routers.width
+            )  # of those that were computed again
+            sequence.routes += ids[known:]
         sequence.cache = getattr(output, "past_key_values", None)
         sequence.computed = 0 if sequence.cache is None else len(sequence.tokens)
         logits: Tensor = output.logits[0, -1].float()
         return logits
 
 
-def _completion(sequence: Sequence, now_s: float) -> Completion | None:
-    """What the sequence ended with; None while it goes on."""
+def _completion(sequence: Sequence, now_s: float, width: int) -> Completion | None:
+    """What the sequence ended with; None while it goes on. width: of its routes, 0 where they are not recorded."""
     request, begin = sequence.request, len(sequence.request.prompt_ids)
     if sequence.tokens[-1] in request.sampling.stop_token_ids:
         reason = FinishReason.STOP
@@ -169,4 +191,5 @@ def _completion(sequence: Sequence, now_s: float) -> Completion | None:
         ),
         finish_reason=reason,
         queued_s=sequence.began_s - sequence.submitted_s,
+        routes=Routes(width=width, ids=bytes(sequence.routes)).from_token(request.routes_from) if width else None,
     )
