@@ -2,7 +2,6 @@
 
     python benchmarks/sandbox.py                 measures; writes benchmarks/measured/sandbox.json
     python benchmarks/sandbox.py --markdown      also prints the tables of docs/results.md
-    python benchmarks/sandbox.py --tasks         only sessions of tasks, against docker run and docker exec
     python benchmarks/sandbox.py --quick --anyway --out /tmp/sandbox.json
 
 All methods of running the same program take turns in rounds, and every answer is checked. It refuses to start on a
@@ -15,24 +14,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import sys
-import time
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import docker
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sandbox import Capabilities, SandboxBackend, SandboxUnavailable
-from agentgym.types import SandboxSpec
 from agentgym_sandboxes.audit.bench import (
     CALL,
     CONTAINER_START,
@@ -51,11 +47,7 @@ from agentgym_sandboxes.audit.bench import (
 )
 from agentgym_sandboxes.audit.machine import Load, Machine, describe_machine, measure_load
 from agentgym_sandboxes.audit.timing import Timing, Way, measure
-from agentgym_sandboxes.docker.backend import DockerBackend
-from agentgym_sandboxes.docker.config import DockerConfig
-from agentgym_sandboxes.docker.image import RECIPE
 
-T = TypeVar("T")
 OUT = Path(__file__).parent / "measured" / "sandbox.json"
 LONG = BenchPlan(episodes=1000, starts=7, load_s=5.0)
 SANDBOXES = ("docker", "bubblewrap", "monty")
@@ -71,7 +63,7 @@ class Baselines:
 
     def __init__(self, image: str, at_once: int) -> None:
         self._image = image
-        self.name = f"{LABEL}-{uuid.uuid4().hex[:8]}"
+        self._name = f"{LABEL}-{uuid.uuid4().hex[:8]}"
         self._client: Any = docker.APIClient(version="auto", timeout=60, num_pools=at_once + 2)
         # Without a network, like ours: setting one up takes longer than everything else.
         host = self._client.create_host_config(network_mode="none")
@@ -85,7 +77,7 @@ class Baselines:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._in_thread(lambda: self._client.remove_container(self.name, force=True))
+        await self._in_thread(lambda: self._client.remove_container(self._name, force=True))
         self._threads.shutdown()
         self._client.close()
 
@@ -98,21 +90,21 @@ class Baselines:
         ]
 
     def _start(self) -> None:
-        self._client.create_container(self._image, command=["sleep", "infinity"], name=self.name, **self._settings)
+        self._client.create_container(self._image, command=["sleep", "infinity"], name=self._name, **self._settings)
         try:
-            self._client.start(self.name)
+            self._client.start(self._name)
         except BaseException:
-            self._client.remove_container(self.name, force=True)
+            self._client.remove_container(self._name, force=True)
             raise
 
     def _exec(self) -> None:
-        made = self._client.exec_create(self.name, ["python3", "-c", PROGRAM])
+        made = self._client.exec_create(self._name, ["python3", "-c", PROGRAM])
         output, errors = self._client.exec_start(made["Id"], demux=True)
         exit_code = self._client.exec_inspect(made["Id"])["ExitCode"]
         _check(exit_code, output, errors)
 
     async def _exec_by_command(self) -> None:
-        await _process("docker", "exec", self.name, "python3", "-c", PROGRAM)
+        await _process("docker", "exec", self._name, "python3", "-c", PROGRAM)
 
     def _run(self) -> None:
         """Create, start, wait, read, remove: the steps of `docker run --rm`."""
@@ -133,15 +125,11 @@ class Baselines:
 
 
 async def _process(*command: str) -> None:
-    _check(*await _process_of(*command))
-
-
-async def _process_of(*command: str) -> tuple[int | None, bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
-    return process.returncode, output, errors
+    _check(process.returncode, output, errors)
 
 
 def _check(exit_code: int | None, output: bytes | None, errors: bytes | None) -> None:
@@ -328,48 +316,6 @@ async def run(plan: BenchPlan, names: Sequence[str], image: str | None) -> Resul
     )
 
 
-async def run_tasks(rounds: int) -> list[Target]:
-    """Sessions with profile task against the engine's own commands, in the same image and taking turns."""
-    spec = SandboxSpec(session=True, profile="task")
-    config = DockerConfig(pool_size=1, spares=0, spare_sessions=2)
-    times_s: dict[str, list[float]] = {}
-
-    async def timed(name: str, call: Awaitable[T]) -> T:
-        began_s = time.perf_counter()
-        found = await call
-        times_s.setdefault(name, []).append(time.perf_counter() - began_s)
-        return found
-
-    async with (
-        DockerBackend(config) as warm,
-        DockerBackend(replace(config, spare_sessions=0)) as cold,
-        Baselines(RECIPE.reference, 1) as plain,
-        cold.session_for(spec) as session,
-    ):
-        for _ in range(3):  # then there are spares
-            async with warm.session_for(spec):
-                pass
-        for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
-            await timed("docker run", _process_of("docker", "run", "--rm", "--network=none", RECIPE.reference, "true"))
-            for name, backend in (("open, warm", warm), ("open, a new container", cold)):
-                opening = backend.session_for(spec)
-                await timed(name, opening.__aenter__())
-                await opening.__aexit__(None, None, None)
-            for _ in range(3):
-                await timed("docker exec", _process_of("docker", "exec", plain.name, "true"))
-                assert (await timed("exec", session.exec(["true"]))).exit_code == 0
-    p50_ms = {name: 1e3 * statistics.median(found) for name, found in times_s.items()}
-    for name, found_ms in p50_ms.items():
-        print(f"{name}: p50 {found_ms:.1f} ms of {len(times_s[name])}")
-    pairs = (("docker run", "open, warm", 3.0), ("docker exec", "exec", 8.0))
-    return [
-        Target(what=f"{raw} against {ours}, p50", measured=p50_ms[raw] / p50_ms[ours], limit=least, unit="times",
-               at_least=True)
-        for raw, ours, least in pairs
-    ]  # fmt: skip
-
-
 def _named(sandbox: str, timings: Sequence[Timing]) -> list[Timing]:
     return [replace(timing, name=f"{sandbox}: {timing.name}") for timing in timings]
 
@@ -378,6 +324,8 @@ def _image_of(backends: dict[str, SandboxBackend]) -> str:
     """The baselines use the sandbox's own image."""
     if "docker" not in backends:
         raise SystemExit("the baselines need a Docker engine and the image: `agentgym sandbox build`")
+    from agentgym_sandboxes.docker.image import RECIPE
+
     return RECIPE.reference
 
 
@@ -393,13 +341,7 @@ def main() -> int:
     parser.add_argument("--anyway", action="store_true", help="measure on a busy machine too; nothing is claimed")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--out", type=Path, help=f"default: {OUT}, when the figures can be claimed")
-    parser.add_argument("--tasks", action="store_true", help="only sessions with profile task, on any machine")
     arguments = parser.parse_args()
-    if arguments.tasks:
-        found = asyncio.run(run_tasks(10 if arguments.quick else 40))
-        for target in found:
-            print(f"{'PASS' if target.met else 'FAIL'}  {target}")
-        return 0 if all(target.met for target in found) else 1
     plan = QUICK if arguments.quick else LONG
     idle = asyncio.run(measure_load(plan.load_s))
     if not idle.is_idle and not arguments.anyway:
