@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
+from docker.errors import APIError
 from registries import serve_registry
 
 from agentgym.errors import InfraError
@@ -22,6 +27,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.contexts import BuildContext
 from agentgym_sandboxes.docker.engine import Engine
+from agentgym_sandboxes.docker.failures import EngineDiskFull
 from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.image_store import ImageStore, marker_of
 from agentgym_sandboxes.docker.machine import Machine, Request
@@ -29,6 +35,7 @@ from agentgym_sandboxes.docker.room import Room
 from agentgym_sandboxes.docker.task_images import TaskImages
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+T = TypeVar("T")
 TASK = SandboxSpec(session=True, profile="task", memory_mib=128)
 DOCKERFILE = """FROM scratch
 COPY busybox /bin/busybox
@@ -250,3 +257,60 @@ async def test_images_are_made_ahead_in_order_two_at_a_time_and_no_more_than_are
         assert began == ["a", "b", "c", "d", "e"]
     finally:
         await ahead.close()
+
+
+class Full(Engine):
+    """An engine whose disk is full."""
+
+    async def image(self, reference: str) -> Image | None:
+        return None
+
+    async def call_long(self, what: str, function: Callable[..., T], timeout_s: float) -> T:
+        def say(_: object) -> T:
+            raise APIError(f"{what}: write /layer.tar: no space left on device")
+
+        return await super().call_long(what, say, timeout_s)
+
+
+async def test_a_full_disk_is_the_engine_s_trouble_and_not_the_image_s(
+    store: ImageStore, busybox: Path, tmp_path: Path
+) -> None:
+    usual = store._engine
+    full = Full(usual._client, usual.url, 30.0, usual._endpoint, None)
+    makers = TaskImages(full, "", "amd64", store)
+    for what in ("busybox:none", BuildContext(str(context_of(tmp_path / "task", busybox)))):
+        with pytest.raises(EngineDiskFull, match="no space left"):
+            await makers.provide(what, 60)
+
+
+async def test_an_image_that_is_evicted_before_its_session_begins_is_made_again(
+    store: ImageStore, busybox: Path, tmp_path: Path
+) -> None:
+    folder = context_of(tmp_path / "task", busybox, f"LABEL only={tmp_path}\n")
+    spec = replace(TASK, context=str(folder))
+    async with DockerBackend(CONFIG) as docker:
+        for _ in range(2):
+            async with docker.session_for(spec) as session:
+                assert (await session.exec("busybox true")).exit_code == 0
+            await until_removed(store, str(folder))
+
+
+async def until_removed(store: ImageStore, name: str) -> None:
+    """As another run does whose budget is small, once no container uses it."""
+    usual = ImageStore(store._engine)
+    async with asyncio.timeout(60):
+        while found := [one for one in await usual.listed() if one.name == name]:
+            await asyncio.gather(*(usual._remove(one) for one in found if not one.in_use))
+
+
+async def test_the_command_lists_and_builds_and_names_what_failed(
+    store: ImageStore, busybox: Path, tmp_path: Path
+) -> None:
+    folder = context_of(tmp_path / "task", busybox, f"LABEL only={tmp_path}\n")
+    words = ["sandbox", "images", "--json", "--build", str(folder), str(tmp_path / "none:1")]
+    program = "import sys; from agentgym.cli.main import main; sys.exit(main())"
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, *words], capture_output=True)
+    said = json.loads(done.stdout)
+    [found] = [one for one in said["images"] if one["name"] == str(folder)]
+    assert done.returncode == 1 and found["used"] and said["failed"] == [str(tmp_path / "none:1")]
+    await remove(store, str(folder))

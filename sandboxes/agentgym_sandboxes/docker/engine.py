@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -330,7 +331,7 @@ class Engine:
         return result
 
     async def call_long(self, what: str, function: Callable[[APIClient], T], timeout_s: float) -> T:
-        """A call that takes minutes, on a connection with such a deadline."""
+        """A call that takes minutes, on a connection with such a deadline. Our process may end before it does."""
 
         def call() -> T:
             client = open_client(self._endpoint, timeout_s)
@@ -339,18 +340,19 @@ class Engine:
             finally:
                 client.close()
 
-        return await self._in_thread(what, call, timeout_s, self._threads)
+        return await self._in_thread(what, call, timeout_s, None)
 
     async def _in_thread(
-        self, what: str, function: Callable[[], T], timeout_s: float, threads: ThreadPoolExecutor
+        self, what: str, function: Callable[[], T], timeout_s: float, threads: ThreadPoolExecutor | None
     ) -> T:
+        """threads: None starts one for this call alone."""
         import docker.errors
         import requests
 
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                return await loop.run_in_executor(threads, function)
+                return await (_apart(function) if threads is None else loop.run_in_executor(threads, function))
         except (TimeoutError, requests.Timeout) as error:
             raise EngineUnreachable(self._late_text(what, timeout_s)) from error
         except docker.errors.APIError as error:
@@ -365,3 +367,18 @@ class Engine:
 
     def _failed_text(self, what: str, error: BaseException) -> str:
         return f"the Docker engine at {self.url} did not {what}: {error}"
+
+
+def _apart(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run it in a thread that the end of our process does not wait for, as it does for those of a pool."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+    threading.Thread(target=run, name="docker-engine_long", daemon=True).start()
+    return asyncio.wrap_future(future)

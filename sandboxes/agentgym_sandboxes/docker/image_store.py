@@ -94,6 +94,8 @@ class ImageStore:
         """
         count = 0
         async with self._evicting:
+            if not to_bytes:
+                await self._engine.call_long("remove steps of builds", _remove_lost_steps, STORE_TIMEOUT_S)
             while True:
                 found = await self.listed()
                 total = sum(one.own_bytes for one in found)
@@ -129,7 +131,8 @@ class ImageStore:
                 self._facts[image_id] = image_of(client.inspect_image(image_id))
         self._facts = {one: fact for one, fact in self._facts.items() if one in sizes}
         used = {str(one.get("ImageID")) for one in client.containers(all=True)}
-        layers = {one: fact.layers for one, fact in self._facts.items()}
+        used |= {str(row["ParentId"]) for row in client.images(all=True)}
+        layers = {one: fact.layers for one, fact in self._facts.items() if fact.tags or fact.digests}
         found = []
         for image_id in ours:
             fact = self._facts.get(image_id)
@@ -180,6 +183,13 @@ def remove_steps(client: APIClient, image_id: str, bases: set[str]) -> None:
         except APIError:  # others were built on it, or it is gone
             return
         image_id = found.parent
+
+
+def _remove_lost_steps(client: APIClient) -> None:
+    """What builds left that were killed in their last steps, which add our labels one by one."""
+    for row in client.images(filters={"dangling": True, "label": [BASES_LABEL]}):
+        if CONTEXT_LABEL not in row["Labels"]:
+            remove_steps(client, str(row["Id"]), set(json.loads(row["Labels"][BASES_LABEL])))
 
 
 async def remove_image(engine: Engine, image_id: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from agentgym.errors import InfraError
 from agentgym_sandboxes.docker.contexts import BuildContext
 from agentgym_sandboxes.docker.engine import Engine
-from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError, ImageUnusable
+from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError, EngineUnreachable, ImageUnusable
 from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.image_store import BASES_LABEL, CONTEXT_LABEL, ImageStore, remove_steps
 from agentgym_sandboxes.docker.lasting import lasting
@@ -71,9 +71,8 @@ class TaskImages:
                     await self._engine.call_long(
                         f"pull {name}", lambda client: _pull(client, name, time.monotonic() + timeout_s), timeout_s
                     )
-                except EngineDiskFull:
-                    raise
                 except EngineError as error:
+                    _pass_on(error)
                     raise ImageUnusable(f"{missing}, and can't pull it: {error}. Build it or load it there") from error
             image = await self._engine.image(name)
             if image is None:
@@ -94,9 +93,8 @@ class TaskImages:
                 return self._checked(image, str(context))
             try:
                 await self._build(context, tag, [base.image_id for base in bases], timeout_s)
-            except EngineDiskFull:
-                raise
             except EngineError as error:
+                _pass_on(error)
                 said = ImageUnusable(f"no image was built from {context}: {error}")
                 if error.status is None or error.status < 500:
                     self._broken[key] = said
@@ -148,6 +146,13 @@ class TaskImages:
             yield
         finally:
             os.close(fd)
+
+
+def _pass_on(error: EngineError) -> None:
+    """Raises it when the engine failed, or its disk is full; returns for an image's own fault, as taking too long."""
+    is_down = isinstance(error, EngineUnreachable) and not isinstance(error.__cause__, TimeoutError)
+    if is_down or isinstance(error, EngineDiskFull):
+        raise error
 
 
 def _taken(fd: int) -> bool:
