@@ -15,7 +15,7 @@ from websites import Site, client_hello, get, serve_site
 from agentgym.errors import UserError
 from agentgym.sandbox import SandboxUnavailable
 from agentgym_sandboxes.docker.session_network import SessionNetworks, proxy_environment
-from agentgym_sandboxes.network.allow_list import AllowList
+from agentgym_sandboxes.network.allow_list import AllowList, PublicHosts
 from agentgym_sandboxes.network.client_hello import NotTls, server_name
 from agentgym_sandboxes.network.hosts import Address, is_own, is_public
 from agentgym_sandboxes.network.limits import ProxyLimits
@@ -308,3 +308,12 @@ def test_a_sessions_own_servers_are_reached_without_the_proxy() -> None:
     assert proxy_environment(5, AllowList(["pypi.org"]))["NO_PROXY"] == "localhost,127.0.0.1,::1"
     assert proxy_environment(5, AllowList(["127.0.0.1:80"]))["no_proxy"] == "localhost,::1"
     assert proxy_environment(5, AllowList([]))["https_proxy"] == "http://127.0.0.1:5"
+
+
+def test_every_public_host_is_one_that_is_not_ours_at_any_port_and_with_any_protocol() -> None:
+    hosts = PublicHosts()
+    entry = hosts.entry_for("git.example.org", 22)
+    assert entry is not None and entry.names("git.example.org", 22) and entry.is_any_protocol
+    assert hosts.permits_address(ipaddress.ip_address("93.184.216.34"), 22)
+    for address in ("127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00::1", "::ffff:192.168.0.1"):
+        assert not hosts.permits_address(ipaddress.ip_address(address), 443), address

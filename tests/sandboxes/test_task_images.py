@@ -283,6 +283,7 @@ async def test_a_full_disk_is_the_engine_s_trouble_and_not_the_image_s(
             await makers.provide(what, 60)
 
 
+@pytest.mark.hostile
 async def test_an_image_that_is_evicted_before_its_session_begins_is_made_again(
     store: ImageStore, busybox: Path, tmp_path: Path
 ) -> None:
@@ -303,6 +304,7 @@ async def until_removed(store: ImageStore, name: str) -> None:
             await asyncio.gather(*(usual._remove(one) for one in found if not one.in_use))
 
 
+@pytest.mark.hostile
 async def test_the_command_lists_and_builds_and_names_what_failed(
     store: ImageStore, busybox: Path, tmp_path: Path
 ) -> None:

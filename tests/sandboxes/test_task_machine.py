@@ -116,3 +116,17 @@ async def test_a_frozen_machine_is_another_container_with_the_files_and_no_proce
     assert "4000" in (await session.exec("ps")).stdout
     await session.machine.end_processes()
     assert "4000" not in (await session.exec("ps")).stdout
+
+
+@pytest.mark.hostile
+async def test_public_is_the_engine_s_network_only_where_the_run_says_so(docker: DockerBackend, image: str) -> None:
+    spec = replace(SPEC, image=image, network="public")
+    async with docker.session_for(spec) as session:
+        assert "eth0" not in (await session.exec("ls /sys/class/net; env")).stdout
+        assert "http_proxy" in (await session.exec("env")).stdout
+    async with DockerBackend(replace(docker.config, public_network="bridge")) as bridged:
+        async with bridged.session_for(spec) as session:
+            said = (await session.exec("ls /sys/class/net; env")).stdout
+            assert "eth0" in said and "http_proxy" not in said
+        async with bridged.session_for(replace(spec, network=())) as session:
+            assert "eth0" not in (await session.exec("ls /sys/class/net")).stdout

@@ -177,12 +177,13 @@ def _read(said: Iterable[dict[str, object]], field: str, until_s: float, steps: 
     from docker.errors import APIError
 
     lines: list[str] = []
-    for one in said:
-        if "error" in one:
-            shown = "\n".join(["", *lines]) if lines else ""
-            raise APIError(f"{str(one['error']).strip()}{shown}")
+    failed = ""
+    for one in said:  # to its end, so that the connection ends
+        failed = failed or str(one.get("error") or "").strip()
         if steps is not None:
             steps += _STEP.findall(str(one.get(field) or ""))
         lines = [*lines, *str(one.get(field) or "").rstrip().splitlines()][-MAX_LINES:]
         if time.monotonic() > until_s:
             raise TimeoutError
+    if failed:
+        raise APIError("\n".join([failed, *lines]))
