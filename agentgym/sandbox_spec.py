@@ -20,7 +20,7 @@ class SandboxSpec:
     The rest needs profile "task". context: a folder of this machine that the image is built from, in place of `image`;
     dockerfile: the file there that says how. build_timeout_s: seconds that building or pulling it may take.
     workdir, user: in place of the image's; env: NAME=VALUE, besides its own. cpus: cores; 0 takes the recipe's.
-    disk_mib: what its files may add to the image, where the engine can bound it, and in what is frozen; 0: no bound."""
+    disk_mib: what its files may add to the image where they are frozen; 0: no bound."""
 
     image: str | None = None
     allow_interpreters: tuple[str, ...] = ()

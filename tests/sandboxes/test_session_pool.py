@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -220,6 +221,18 @@ async def test_what_can_not_be_removed_costs_the_container() -> None:
             await session.reset()
         with pytest.raises(SandboxLost):
             await session.run("1")
+
+
+async def test_that_other_tasks_have_all_memory_is_said() -> None:
+    factory = sessions()
+    factory.go.clear()
+    others = Others()
+    async with pooled(factory, lease_timeout_s=0.05) as pool:
+        pool._others = others
+        others.short_s = math.inf  # this moment, however slow the machine
+        with pytest.raises(SandboxUnavailable, match="tasks_memory_mib"):
+            async with pool.session():
+                pass
 
 
 async def test_hosts_are_refused_where_there_is_no_network_for_sessions() -> None:

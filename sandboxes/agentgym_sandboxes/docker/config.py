@@ -105,7 +105,7 @@ class DockerConfig:
     tasks_memory_mib: int | None = None
     """Memory of all containers with profile task on an engine, in MiB; null is nine tenths of its host's."""
     tasks_cpus: float | None = None
-    """Cores of all containers with profile task on an engine, by their tasks' limits; null is four times its cores."""
+    """Cores of all containers with profile task on an engine, by their tasks' limits; null is eight times its cores."""
     max_sessions: int = 16
     """Sessions at a time, each with a container of its own."""
     spare_sessions: int = 1

@@ -73,7 +73,7 @@ class Member:
             raise
         self.engine, self.facts, self.url = engine, facts, engine.url
         budget = None if config.images_gb is None else int(config.images_gb * GB)
-        cpus, memory = config.tasks_cpus or 4 * facts.cpus, config.tasks_memory_mib or facts.memory_mib * 9 // 10
+        cpus, memory = config.tasks_cpus or 8 * facts.cpus, config.tasks_memory_mib or facts.memory_mib * 9 // 10
         self.room = Room(memory, cpus, facts.cpus)
         self.store = ImageStore(engine, budget, config.images_ahead + 2)
         self.images = TaskImages(engine, facts.identity, facts.architecture, self.store)

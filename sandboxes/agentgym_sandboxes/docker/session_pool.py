@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,6 +26,7 @@ from agentgym_sandboxes.host.meter import CallMeter
 log = logging.getLogger(__name__)
 
 ANY = SandboxSpec(session=True)
+SHORT_S = 5.0  # containers that wait for room look again more often
 BACKOFFS_S = (0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
 
 OpenNetwork: TypeAlias = Callable[[Container, Hosts, AsyncExitStack], Awaitable[Mapping[str, str]]]
@@ -41,7 +43,12 @@ class OpenForward(Protocol):
 
 
 class Others:
-    """What a pool knows of those that share `max_sessions` with it: nothing, for one that is alone."""
+    """What a pool knows of those that share `max_sessions` with it: nothing, for one that is alone.
+
+    short_s: when a container waited last for the memory or the cores of other tasks, by the monotonic clock.
+    """
+
+    short_s = -math.inf
 
     def num_taken(self, pool: SessionPool) -> int:
         """How many sessions they have."""
@@ -154,6 +161,11 @@ class SessionPool(KeptPool):
             return SandboxUnavailable(
                 f"no session came free within {timeout_s:g} s: {self._config.max_sessions} are under way. Set "
                 "sandbox.options.max_sessions higher, or run fewer episodes at a time."
+            )
+        if time.monotonic() - self._others.short_s < SHORT_S:
+            return SandboxUnavailable(
+                f"no session came free within {timeout_s:g} s: tasks use all memory or cores that they may have together. "
+                "Set sandbox.options.tasks_memory_mib or tasks_cpus higher, or run fewer episodes at a time."
             )
         return self._trouble(f"no session's container started within {timeout_s:g} s:", "each takes longer than that")
 

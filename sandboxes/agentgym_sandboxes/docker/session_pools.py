@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -77,6 +78,7 @@ class SessionPools(Others):
 
     def give_up_spares(self) -> None:
         """Remove what nobody uses: others wait for its memory."""
+        self.short_s = time.monotonic()
         for pool in self._pools.values():
             pool.give_up_spares()
 
