@@ -164,8 +164,8 @@ class SessionPool(KeptPool):
             )
         if time.monotonic() - self._others.short_s < SHORT_S:
             return SandboxUnavailable(
-                f"no session came free within {timeout_s:g} s: tasks use all memory or cores that they may have together. "
-                "Set sandbox.options.tasks_memory_mib or tasks_cpus higher, or run fewer episodes at a time."
+                f"no session came free within {timeout_s:g} s: tasks use all memory or cores that they may have "
+                "together. Set sandbox.options.tasks_memory_mib or tasks_cpus higher, or run fewer episodes at a time."
             )
         return self._trouble(f"no session's container started within {timeout_s:g} s:", "each takes longer than that")
 
