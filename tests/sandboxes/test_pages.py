@@ -18,7 +18,8 @@ def test_what_a_page_names_can_be_imported_from_agentgym(page: str) -> None:
     """Or the paragraph that names it says that it is in `agentgym.sandbox`: a reader has the name alone."""
     paragraphs = (DOCS / page).read_text().split("\n\n")
     code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", "\n\n".join(paragraphs), re.DOTALL))
-    named = {name for name in re.findall(r"\b[A-Z]\w+", code) if hasattr(agentgym.sandbox, name)}
+    found = {name: getattr(agentgym.sandbox, name, None) for name in re.findall(r"\b[A-Z]\w+", code)}
+    named = {name for name, one in found.items() if str(getattr(one, "__module__", "")).startswith("agentgym")}
     explained = re.findall(r"\w+", " ".join(text for text in paragraphs if "agentgym.sandbox" in text))
     unexplained = {name for name in named - set(agentgym.__all__) if name not in explained}
     assert named and not unexplained

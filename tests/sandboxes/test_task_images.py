@@ -154,6 +154,8 @@ async def test_what_was_used_longest_ago_is_removed_beyond_the_budget(
     size = busybox.stat().st_size * 2 + 120_000
     left = await fill(store, 6, 3 * size + size // 2, busybox)
     assert left == ["3:1", "4:1", "5:1"]
+    await store.touch((await store.listed())[0].image.image_id)
+    assert [one.name[-3:] for one in await store.listed()] == ["4:1", "5:1", "3:1"]
     [base] = [one for one in await store.listed() if one.name.endswith("/3:1")]
     folder = tmp_path / "on_it"
     folder.mkdir()

@@ -146,11 +146,11 @@ class EngineGroup:
         last: bool = False,
     ) -> Container:
         member = await self._assign(wait_s, request.only_on if request is not None else "")
-        engine, facts, room = member.engine, member.facts, member.room
-        assert engine is not None and facts is not None and room is not None
+        engine, facts = member.engine, member.facts
+        assert engine is not None and facts is not None
         machine = await member.machine(request, self._owner) if request is not None else None
-        is_task = request is not None and request.profile == "task"
-        share = await room.take(request, self.on_short) if request is not None and is_task else None
+        room = member.room if request is not None and request.profile == "task" else None
+        share = await room.take(request, self.on_short) if room is not None and request is not None else None
         member.num_starting += 1
         member.starts.begin()
         try:
@@ -191,7 +191,7 @@ class EngineGroup:
             raise
         finally:
             member.num_starting -= 1
-            if share is not None and share.container is None:
+            if room is not None and share is not None and share.container is None:
                 room.free(share)
         member.starts.succeeded()
         member.hold(container)

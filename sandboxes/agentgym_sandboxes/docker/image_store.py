@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 
 FAMILY = "agentgym"
 CONTEXT_LABEL, BASES_LABEL = "agentgym.context", "agentgym.bases"
-STORE_TIMEOUT_S = 300.0
+STORE_TIMEOUT_S, TOUCH_EVERY_S = 300.0, 10.0
 GB = 1_000_000_000
 
 
@@ -62,6 +64,7 @@ class ImageStore:
         self._budget_bytes = budget_bytes
         self._num_kept = num_kept
         self._facts: dict[str, Image] = {}  # by id: layers and parents, which do not change
+        self._touched_s: dict[str, float] = {}
         self._evicting = asyncio.Lock()
 
     def tag_of(self, key: str) -> str:
@@ -76,6 +79,16 @@ class ImageStore:
         """It is used now, if it is ours."""
         if tag in image.tags:
             await self._engine.tag(image.image_id, *tag.rsplit(":", 1))
+
+    async def touch(self, image_id: str) -> None:
+        """A session begins in it: where there is a budget, note that it is used, now and then."""
+        now_s = time.monotonic()
+        if self._budget_bytes is None or now_s - self._touched_s.get(image_id, -math.inf) < TOUCH_EVERY_S:
+            return
+        self._touched_s[image_id] = now_s
+        image = await self._engine.image(image_id)
+        for tag in [one for one in image.tags if self._is_ours(one)] if image is not None else []:
+            await self._engine.tag(image_id, *tag.rsplit(":", 1))
 
     async def made(self, image: Image, tag: str) -> None:
         """It was pulled or built by us. What it takes too much is removed from among the others."""

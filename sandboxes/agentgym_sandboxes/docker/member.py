@@ -89,6 +89,8 @@ class Member:
         assert engine is not None and images is not None
         await self._forget_lost_tree(engine)
         if request in self._machines:
+            if self.store is not None:
+                await self.store.touch(self._machines[request].image.image_id)
             return self._machines[request]
         image = await engine.image(request.image) if request.image.startswith("sha256:") else None
         try:
