@@ -125,7 +125,9 @@ async def test_an_image_is_pulled_once_by_its_name_and_refused_for_another_archi
         async with DockerBackend(CONFIG) as docker:
             async with docker.session_for(replace(TASK, image=name)) as session:
                 assert (await session.exec("busybox cat /data")).stdout == "pulled"
-            assert docker.images()[name].endswith(digest)
+            assert docker.images()[name] == digest and docker._sessions is not None
+            [pinned] = docker._sessions._ids.values()
+            assert pinned.what == f"{registry.host}/tasks/one@{digest}"  # what another engine pulls
         await remove(store, name)
         assert (await makers.provide(name, 60)).digests == (digest,)
         assert sum(path.endswith("/one/manifests/1") for path in registry.pulled) <= 1

@@ -65,7 +65,10 @@ class SessionPools(Others):
     async def _by_id(self, request: Request) -> Request:
         if request not in self._ids:
             machine = await self._find(request)
-            by_id = replace(request, image=machine.image.image_id)
+            digest, what = next(iter(machine.image.digests), ""), request.what
+            if digest and isinstance(what, str) and "@" not in what:  # so that no engine pulls another one later
+                what = f"{what if ':' not in what.rpartition('/')[2] else what.rpartition(':')[0]}@{digest}"
+            by_id = replace(request, image=machine.image.image_id, what=what)
             if machine.image.is_frozen:  # few sessions have it, and no other image ever
                 return replace(by_id, once=True, only_on=machine.url)
             self._ids[request] = by_id
