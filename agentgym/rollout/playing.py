@@ -101,7 +101,7 @@ def _setters(of: type) -> list[Callable[[object, Any], None]]:
 
 
 _SET_VERSION, _SET_START, _SET_END = _setters(VersionSpan)
-_SET_PROMPT, _SET_IDS, _SET_LOGPROBS, _SET_VERSIONS, _SET_FINISH, _SET_MASKED = _setters(Turn)
+_SET_PROMPT, _SET_IDS, _SET_LOGPROBS, _SET_VERSIONS, _SET_FINISH, _SET_MASKED, _SET_ROUTES = _setters(Turn)
 
 
 def sent_span(version: int, start: int, end: int) -> VersionSpan:
@@ -114,7 +114,7 @@ def sent_span(version: int, start: int, end: int) -> VersionSpan:
 
 
 def sent_turn(
-    prompt: Any, length: int, ids: Any, logprobs: Any, versions: Any, finish: FinishReason, masked: bool
+    prompt: Any, length: int, ids: Any, logprobs: Any, versions: Any, finish: FinishReason, masked: bool, routes: Any
 ) -> Turn:
     """The same of a turn. prompt: an array, of which `length` are its own, or ids of its own where that is below 0."""
     turn: Turn = object.__new__(Turn)
@@ -124,6 +124,7 @@ def sent_turn(
     _SET_VERSIONS(turn, versions)
     _SET_FINISH(turn, finish)
     _SET_MASKED(turn, masked)
+    _SET_ROUTES(turn, routes)
     return turn
 
 
@@ -139,7 +140,7 @@ class _Pickler(pickle.Pickler):
             prompt: Any = thing.prompt_ids
             ids, length = (prompt.shared()[1]) if type(prompt) is TokenPrefix else (prompt, -1)
             versions = self._versions.setdefault(thing.versions, thing.versions)
-            sampled = (thing.completion_ids, thing.logprobs, versions, thing.finish_reason, thing.masked)
+            sampled = (thing.completion_ids, thing.logprobs, versions, thing.finish_reason, thing.masked, thing.routes)
             return sent_turn, (ids, length, *sampled)
         if type(thing) is VersionSpan:
             return sent_span, (thing.version, thing.start, thing.end)
