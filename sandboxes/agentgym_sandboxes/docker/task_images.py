@@ -96,7 +96,7 @@ class TaskImages:
             except EngineError as error:
                 _pass_on(error)
                 said = ImageUnusable(f"no image was built from {context}: {error}")
-                if error.status is None or error.status < 500:
+                if "non-zero code" in str(error):  # of the Dockerfile; else the engine's trouble, which may pass
                     self._broken[key] = said
                 raise said from error
             image = await self._engine.image(tag)
