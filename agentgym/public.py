@@ -21,6 +21,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.env": "environments",
     "agentgym.errors": "the errors that are the user's mistake or broken infrastructure",
     "agentgym.findings": "what a check reports",
+    "agentgym.forge": "the names that programs of torchforge import",
     "agentgym.generators.config": "generator engines",
     "agentgym.grading": "graders, for a sandbox's method `grade`",
     "agentgym.gymnasium": "environments as `gymnasium.Env`",

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import agentgym
+from agentgym import forge
 from agentgym.errors import UserError
 from agentgym.loops.actors import ReplayBufferActor as ReplayBuffer
 from agentgym.loops.pieces import Pieces
 from agentgym.models.tiny import policy_path
+from agentgym.yaml import read_yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from forge_program import (  # as other processes import it
@@ -99,3 +104,64 @@ async def test_the_documents_episodes_go_one_by_one_into_the_buffer(lab, tmp_pat
             await services.replay_buffer.add.call_one(episode)
         [one, *_] = await services.replay_buffer.sample(0)
         assert one in played, "an episode of ours is as old as its oldest token"
+
+
+CONFIG = """
+group_size: 4
+local_batch_size: 8
+max_req_tokens: 48
+max_res_tokens: 16
+model: {model}
+dataset: {{model: "${{model}}", size: 4}}
+policy:
+  engine_args: {{model: "${{model}}", tensor_parallel_size: 1}}
+  sampling_params: {{n: "${{group_size}}", max_tokens: "${{max_res_tokens}}"}}
+trainer:
+  model: {{hf_assets_path: "hf://${{model}}"}}
+  training:
+    local_batch_size: ${{local_batch_size}}
+    seq_len: ${{sum:${{max_req_tokens}},${{max_res_tokens}}}}
+    steps: 9
+replay_buffer: {{batch_size: "${{local_batch_size}}", max_policy_age: 1, dp_size: 1}}
+ref_model: {{compile: {{enable: false}}}}
+services:
+  policy: {{procs: 1, with_gpus: false, mesh_name: policy}}
+  ref_model: {{procs: 1, with_gpus: false}}
+  reward_actor: {{procs: 1, num_replicas: 2, with_gpus: false}}
+actors:
+  dataset: {{procs: 1, with_gpus: false}}
+  trainer: {{procs: 1, with_gpus: false, mesh_name: trainer}}
+agentgym:
+  generator: {{engine: {{name: native}}}}
+  logging: {{runs_dir: {runs}, sinks: []}}
+"""
+
+
+def program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    command = [sys.executable, "-m", "forge_main", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.mark.hostile
+def test_a_program_of_torchforge_runs_with_other_imports_and_another_models_name(tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(CONFIG.format(model=policy_path(), runs=tmp_path / "runs"))
+    done = program("--config", "theirs.yaml", "trainer.training.steps=2", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    [row] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = row.get("metrics", row)
+    assert found["reward/calls"] >= 16 and found["dataset/sample/count_samples_generated"] >= 4
+    assert found["main_perf/all/loops/duration_avg_s"] <= found["main_perf/all/total_duration_max_s"]
+    assert math.isfinite(found["train/loss"])
+    config = read_yaml(run / "config.yaml")
+    assert (config["loop"]["group_size"], config["loop"]["groups_per_step"], config["loop"]["steps"]) == (4, 2, 2)
+
+
+def test_what_a_program_of_torchforge_can_not_have_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        ImportError, match=r"'SandboxedPythonCoder' of torchforge has no counterpart in agentgym\.forge"
+    ):
+        from agentgym.forge import SandboxedPythonCoder  # noqa: F401
+    with pytest.raises(UserError, match="`provisioner` has no counterpart: set launcher and hosts in the config's"):
+        forge.ProvisionerConfig(launcher_config=None)
