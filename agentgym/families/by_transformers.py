@@ -62,7 +62,7 @@ def transformers_config(config: Mapping[str, Any], path: object) -> Any:
     """transformers' configuration of the language model in it. Raises UserError where there is none."""
     from transformers import CONFIG_MAPPING
 
-    fields = dict(config)
+    fields = {name: _with_floats(value) for name, value in config.items()}
     model_type = str(fields.pop("model_type", None))
     if model_type not in CONFIG_MAPPING:
         raise UserError(f"{path}: model_type is {model_type!r}, which the installed transformers does not know")
@@ -70,6 +70,17 @@ def transformers_config(config: Mapping[str, Any], path: object) -> Any:
         return CONFIG_MAPPING[model_type](**fields).get_text_config(decoder=True)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise UserError(f"{path}: transformers does not read it as {model_type!r}: {error}") from error
+
+
+def _with_floats(value: Any) -> Any:
+    """transformers writes numbers that JSON lacks, as infinity, in a way of its own."""
+    if isinstance(value, list):
+        return tuple(map(_with_floats, value)) if any(map(_is_float, value)) else value
+    return float(value["__float__"]) if _is_float(value) else value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, dict) and list(value) == ["__float__"]
 
 
 def _on_meta(config: Mapping[str, Any], path: object) -> tuple[Any, dict[str, tuple[int, ...]]]:

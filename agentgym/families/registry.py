@@ -74,10 +74,10 @@ def dense_of(config: Mapping[str, Any], path: object) -> Architecture:
     family = families().get(str(config.get("model_type")))
     if family is None or family.dense is None:
         raise UserError(
-            f"{path}: model_type is {config.get('model_type')!r}; the trainer and the native engine compute dense "
-            f"models of {', '.join(map(repr, known_dense))}. Others can't be trained; to evaluate one use "
+            f"{path}: model_type is {config.get('model_type')!r}; trainer.engine=titan and generator.engine=native "
+            f"are for dense models of {', '.join(map(repr, known_dense))}. Take trainer.engine=transformers and "
             "generator.engine=transformers, or vllm on a GPU"
         )
     if refused := family.dense.refusal(config):
-        raise UserError(f"{path}: the trainer and the native engine do not compute {refused}")
+        raise UserError(f"{path}: trainer.engine titan and generator.engine native do not compute {refused}")
     return family.dense.read(config, path)

@@ -17,6 +17,7 @@ from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import assign
 from agentgym.recipe import Recipe
 from agentgym.run.placement import settle_generators, settle_placement, wanted_of
+from agentgym.trainer.choice import choose_engine
 
 TOKENIZER = "tokenizer.json"
 Note = Callable[[str], None]
@@ -53,7 +54,8 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
     if recipe.eval.shard:
         raise UserError("eval.shard is for `agentgym eval`: a run measures itself on all tasks; leave it out")
     model_path = _model_of(recipe, scratch)
-    architecture = read_dense(model_path)  # raises for what can't be trained
+    trainer, architecture = choose_engine(recipe.trainer, model_path)  # raises for what can't be trained
+    recipe = replace(recipe, trainer=trainer)
     settled = recipe
     if recipe.sft is None:  # else generators play before and after it, and are settled for each evaluation
         check_sampling(recipe)
@@ -83,7 +85,8 @@ def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegi
     found = settle_engine(recipe.generator, str(model_path), note)
     # at once: what joining a batch costs is measured, not what waiting for each other saves of it
     one = replace(found, engine=at_once(found.engine), replicas=1, gpus=())
-    architecture = read_dense(model_path)
+    trainer, architecture = choose_engine(recipe.trainer, model_path)
+    recipe = replace(recipe, trainer=trainer)
     elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
     alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())
     settled = settle_placement(alone, architecture, lambda note: None)
@@ -187,7 +190,7 @@ def find_teacher(recipe: Recipe, model_path: Path, scratch: Path) -> Path | None
     if not path:
         raise UserError("advantage.teacher is empty; name the model to learn from, as model.path names one")
     teacher = resolve_model(path, scratch)
-    positions = read_dense(teacher).max_positions
+    positions = choose_engine(recipe.trainer, teacher)[1].max_positions
     if positions < recipe.trainer.seq_len:
         raise UserError(
             f"the teacher {teacher} has {positions} positions, but trainer.seq_len is {recipe.trainer.seq_len}; "

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
 from agentgym.models.routers import Routers
 from agentgym.trainer import titan
+from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.context import gather_context
@@ -21,17 +24,18 @@ from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
-from agentgym.trainer.recompute import ElementwiseAC, EverySecondAC
+from agentgym.trainer.recompute import recompute
 from agentgym.trainer.schedule import CurrentRate, RateSchedule
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.trainer.transformers.build import build_by_transformers, masks_by_family
 
 _FLEX_HEAD_DIM = 16  # the narrowest heads that flex attention's kernels compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """adapter: between torchtitan's names of weights and Hugging Face's. rate: what the schedule follows. routers: that
-    get the routes of a batch.
+    """adapter: between the engine's names of weights and Hugging Face's. rate: what the schedule follows. masks: what
+    the model wants for rows of these positions, [R, L]. routers: that get the routes of a batch.
     """
 
     model: nn.Module
@@ -40,6 +44,8 @@ class TrainedModel:
     schedule: Any
     rate: CurrentRate
     flex: bool
+    masks: Callable[[Tensor], object]
+    vocab_size: int
     critic: Critic | None = None
     routers: Routers | None = None
 
@@ -76,6 +82,35 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     flex = uses_flex(trainer, architecture, on_cpu=on_cpu)
     if flex:
         titan.load_compiler()
+    routers = None
+    if trainer.engine == "transformers":
+        model, adapter, routers = build_by_transformers(architecture, setup, ranks, flex=flex)
+        masks = masks_by_family(architecture, trainer.dtype)
+    else:
+        model, adapter = _build_by_titan(architecture, setup, ranks, flex=flex)
+        masks = model.get_attention_masks if flex else partial(packed_mask, dtype=getattr(torch, trainer.dtype))
+    if on_cpu:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
+    optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
+    rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
+    return TrainedModel(
+        model=model,
+        adapter=adapter,
+        optimizers=optimizers,
+        schedule=titan.LRSchedulersContainer(optimizers, rate),
+        rate=rate,
+        flex=flex,
+        masks=masks,
+        vocab_size=architecture.vocab_size,
+        critic=Critic(architecture.dim, trainer.critic, ranks) if setup.critic else None,
+        routers=routers,
+    )
+
+
+def _build_by_titan(architecture: Architecture, setup: TrainerSetup, ranks: Ranks, *, flex: bool) -> tuple[Any, Any]:
+    trainer = setup.trainer
     config = titan_config(architecture, setup, flex=flex)
     titan.set_qwen3_sharding_config(config, enable_sp=ranks.parallelism.enable_sequence_parallel, enable_ep=False)
     if trainer.lora.rank:
@@ -91,17 +126,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     with torch.no_grad(), expected_warnings_off():
         model.init_states()
     model.train()
-    optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
-    rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
-    return TrainedModel(
-        model=model,
-        adapter=HuggingFaceNames(config),
-        optimizers=optimizers,
-        schedule=titan.LRSchedulersContainer(optimizers, rate),
-        rate=rate,
-        flex=flex,
-        critic=Critic(architecture.dim, trainer.critic, ranks) if setup.critic else None,
-    )
+    return model, HuggingFaceNames(config)
 
 
 def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> None:
@@ -112,13 +137,7 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
         gather_context([block.attention.inner_attention for block in blocks.values()], dims.get_mesh("cp"))
     if dims.tp_enabled:
         model.parallelize(dims)  # type: ignore[operator]
-    checkpointing = {
-        "elementwise": ElementwiseAC.Config(rank=trainer.lora.rank),
-        "selective": EverySecondAC.Config(rank=trainer.lora.rank),
-        "full": titan.FullAC.Config(),
-    }
-    if trainer.activation_checkpoint in checkpointing:
-        checkpointing[trainer.activation_checkpoint].build(dump_folder=folder).apply(model)
+    recompute(model, trainer, folder)
     if trainer.compile:
         titan.apply_compile(model, compile_config=titan.CompileConfig(enable=True), parallel_dims=dims)
     if not ranks.sharded:
@@ -130,10 +149,6 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
         reduce_dtype=torch.float32,
         pp_enabled=False,
     )
-    if ranks.device.type == "cpu":
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
 
 
 def _optimizers(model: nn.Module, optimizer: OptimizerConfig, implementation: str) -> Any:

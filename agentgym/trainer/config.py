@@ -11,12 +11,15 @@ from agentgym.trainer.mismatch_config import MismatchConfig
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 DType: TypeAlias = Literal["float32", "bfloat16"]
+TrainerEngine: TypeAlias = Literal["auto", "titan", "transformers"]
 Recompute: TypeAlias = Literal["none", "elementwise", "selective", "full"]
 ReduceGradients: TypeAlias = Literal["auto", "each", "last"]
 GatherWeights: TypeAlias = Literal["auto", "each", "once"]
 Float8: TypeAlias = Literal["off", "tensorwise", "rowwise", "rowwise_with_gw_hp", "emulated"]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Every matrix of a layer, by its Hugging Face name."""
+OTHER_TARGETS = ("qkv_proj", "gate_up_proj", "in_proj", "out_proj", "in_proj_qkv", "w1", "w2", "w3")
+"""Of families whose layers have others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,8 @@ class LoraConfig:
         if self.rank < 0 or not 0 < self.alpha < math.inf:
             raise ValueError(f"lora: rank {self.rank} must be at least 0 and alpha {self.alpha:g} above 0 and finite")
         for name in self.targets:
-            if name not in LORA_TARGETS:
-                hint = nearest(name, LORA_TARGETS)
+            if name not in LORA_TARGETS + OTHER_TARGETS:
+                hint = nearest(name, LORA_TARGETS + OTHER_TARGETS)
                 raise ValueError(f"lora.targets has {name!r}, which is not a matrix of a layer.{hint}")
         if not self.targets:
             raise ValueError("lora.targets is empty; name at least one, or set trainer.lora.rank to 0")
@@ -90,6 +93,9 @@ class LoraConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
+    engine: TrainerEngine = "auto"
+    """`titan` is TorchTitan, for dense models of the families that it computes exactly; `transformers` takes any model
+    that transformers knows; `auto` is titan where it computes the model."""
     procs: int = 1
     """Processes of the trainer, one for each of its GPUs."""
     tensor_parallel: int = 1

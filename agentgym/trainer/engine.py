@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
-from agentgym.families.registry import read_dense
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
@@ -25,6 +24,7 @@ from agentgym.rl.packing import TrainBatch, of_trained, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
+from agentgym.trainer.choice import choose_engine
 from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export
 from agentgym.trainer.faults import Faults
 from agentgym.trainer.forward import Forward
@@ -59,9 +59,10 @@ class TitanEngine:
         """Raises UserError for a model or a config that can't be trained."""
         torch.set_num_threads(setup.trainer.threads)
         self.step, self._version = 0, 0
-        self._setup, self._trainer, self._loss = setup, setup.trainer, setup.loss
+        trainer, self._architecture = choose_engine(setup.trainer, Path(setup.model_path))
+        setup = replace(setup, trainer=trainer)
+        self._setup, self._trainer, self._loss = setup, trainer, setup.loss
         self._kept: Callable[[], list[float]] = list  # what `trained_logprobs` gives
-        self._architecture = read_dense(Path(setup.model_path))
         self._base = Base(Path(setup.base_path or setup.model_path))
         self._ranks = join(setup.trainer)
         try:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentgym.errors import UserError
-from agentgym.models.safetensors import write_folder, write_tensors
+from agentgym.models.safetensors import read_folder, write_folder, write_tensors
 from agentgym.runs.files import publish, sync_all
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.lora import full, merged, peft_config, peft_weights
@@ -34,6 +34,9 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     Raises UserError when a weight is missing, has another shape, or is unreadable.
     """
     state = model.state_dict()
+    if adapter.joins:
+        _load_joined(state, adapter, folder)
+        return
     weights = adapter.to_hf(state)
     try:
         with expected_warnings_off():
@@ -43,15 +46,30 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     model.load_state_dict(state | adapter.from_hf(weights), strict=True)
 
 
+def _load_joined(state: Mapping[str, Tensor], adapter: Any, folder: str) -> None:
+    missing = set(adapter.to_hf(state))
+    try:
+        for name, given in adapter.joined(read_folder(Path(folder))):
+            if name in missing:
+                state[name].copy_(_as_own(state[name], given))
+                missing.remove(name)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
+    if missing:
+        raise UserError(f"the weights in {folder} could not be loaded: there is no {sorted(missing)[0]}")
+
+
+def _as_own(own: Tensor, given: Tensor) -> Tensor:
+    """The given weight where the own one is: on its device, in its type, sharded as it is. Collective."""
+    value = given.to(own.device, own.dtype)
+    return distribute_tensor(value, own.device_mesh, own.placements) if isinstance(own, DTensor) else value
+
+
 def mix_weights(model: nn.Module, adapter: Any, weights: Iterable[tuple[str, Tensor]], share: float) -> None:
     """Move each weight by `share` of the way to the given one of its Hugging Face name. Collective."""
     own = adapter.to_hf(model.state_dict())
-    for name, given in weights:
-        weight = own[name]
-        value = given.to(weight.device, weight.dtype)
-        if isinstance(weight, DTensor):
-            value = distribute_tensor(value, weight.device_mesh, weight.placements)
-        own[name] = torch.lerp(weight, value, share)
+    for name, given in adapter.joined(weights):
+        own[name] = torch.lerp(own[name], _as_own(own[name], given), share)
     model.load_state_dict(adapter.from_hf(own), strict=True)
 
 
@@ -63,7 +81,8 @@ def full_hf_weights(
         state = module.state_dict(prefix=prefix)
         for name, key in adapter.to_hf({key: key for key in state}).items():
             with_adapter = merged(state, key, lora)
-            yield name, full(state[key], dtype) if with_adapter is None else with_adapter.to(dtype)
+            whole = full(state[key], dtype) if with_adapter is None else with_adapter.to(dtype)
+            yield from adapter.separated(name, whole)
 
 
 def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

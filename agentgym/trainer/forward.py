@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.config import DType
 from agentgym.trainer.microbatches import Microbatch
@@ -20,7 +19,8 @@ class Forward:
 
     def __init__(self, built: TrainedModel, ranks: Ranks, dtype: DType) -> None:
         """dtype: of matrix products."""
-        self._model, self._flex, self._routers = built.model, built.flex, built.routers
+        self._model, self._masks, self._routers = built.model, built.masks, built.routers
+        self._flex = built.flex
         self._device, self._context = ranks.device, ranks.context
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self._here_N: Tensor | None = None  # which wanted entries this rank has, where it has a part of each row
@@ -51,6 +51,4 @@ class Forward:
     def _mask(self, positions_RL: Tensor) -> object:
         if self._context.size > 1:
             return self._context.mask(positions_RL, flex=self._flex, dtype=self._dtype)
-        if self._flex:
-            return self._model.get_attention_masks(positions_RL)  # type: ignore[operator]
-        return packed_mask(positions_RL, self._dtype)
+        return self._masks(positions_RL)

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, Replicate
 
+from agentgym.families.architecture import HeadTransform
 from agentgym.models.matmul import add_matmul_float32, matmul_float32
 from agentgym.rl.packing import even_slices
+from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.titan import Linear
 
 
@@ -80,7 +82,25 @@ class _Passes:
     gradient_with_entropy: Callable[..., Tensor]
 
 
+PLAIN = HeadTransform()
 EAGER = _Passes(_statistics, _gradient, _gradient_with_entropy)
+
+
+def transformed(products_NV: Tensor, transform: HeadTransform) -> Tensor:
+    """The model's logits, of the products of hidden states with the head's weights."""
+    if transform.scale != 1.0:
+        products_NV = products_NV * transform.scale
+    if transform.softcap:
+        products_NV = (products_NV / transform.softcap).tanh() * transform.softcap
+    return products_NV
+
+
+def _through_transform(grad_NV: Tensor, logits_NV: Tensor, transform: HeadTransform) -> Tensor:
+    """The gradient of the products, of that of the logits."""
+    if transform.softcap:
+        slope_NV = 1.0 - (logits_NV / transform.softcap).square()
+        grad_NV = grad_NV * slope_NV.to(grad_NV.dtype)
+    return grad_NV * transform.scale if transform.scale != 1.0 else grad_NV
 
 
 @cache
@@ -111,6 +131,7 @@ class ChunkedLogProb(torch.autograd.Function):
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         passes: _Passes = EAGER,
+        transform: HeadTransform = PLAIN,
     ) -> tuple[Tensor, Tensor]:
         """Returns log-probabilities [N] and entropies [N], float32; entropies carry a gradient if asked to."""
         count = hidden_ND.shape[0]
@@ -118,7 +139,7 @@ class ChunkedLogProb(torch.autograd.Function):
         entropy_N, normalizer_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
         kept_NV = None
         for part in even_slices(count, chunk):
-            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t())
+            logits_NV = transformed(matmul_float32(hidden_ND[part], weight_VD.t()), transform)
             column_N1, here_N = shard.locate(labels_N[part])
             own_N, exps_N, products_N, target_N = passes.statistics(logits_NV, column_N1, temperature)
             highest_N = own_N.clone()
@@ -135,7 +156,7 @@ class ChunkedLogProb(torch.autograd.Function):
         of_entropy_N = entropy_N if entropy_gradient else None
         saved = (hidden_ND, weight_VD, labels_N, logprobs_N, normalizer_N, kept_NV, of_entropy_N)
         ctx.save_for_backward(*saved)  # type: ignore[arg-type]
-        ctx.settings = (chunk, shard, temperature, passes)  # type: ignore[attr-defined]
+        ctx.settings = (chunk, shard, temperature, passes, transform)  # type: ignore[attr-defined]
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
@@ -143,15 +164,17 @@ class ChunkedLogProb(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: FunctionCtx, grad_N: Tensor, entropy_grad_N: Tensor
-    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None, None]:
         """With p = softmax(z): d log p_label / dz = onehot - p, and d H / dz = -p (log p + H)."""
         hidden_ND, weight_VD, labels_N, logprobs_N, normalizer_N, kept_NV, entropy_N = ctx.saved_tensors  # type: ignore[attr-defined]
-        chunk, shard, temperature, passes = ctx.settings  # type: ignore[attr-defined]
+        chunk, shard, temperature, passes, transform = ctx.settings  # type: ignore[attr-defined]
         grad_hidden_ND = torch.zeros_like(hidden_ND)
         trained = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if trained else None
         for part in even_slices(hidden_ND.shape[0], chunk):
-            logits_NV = matmul_float32(hidden_ND[part], weight_VD.t()) if kept_NV is None else kept_NV
+            logits_NV = kept_NV
+            if logits_NV is None:
+                logits_NV = transformed(matmul_float32(hidden_ND[part], weight_VD.t()), transform)
             factor_N = grad_N[part].clone()  # not views: a compiled pass would be compiled for each place in the whole
             given = (logits_NV, normalizer_N[part].clone(), factor_N, temperature, hidden_ND.dtype)
             if entropy_N is None:
@@ -163,12 +186,47 @@ class ChunkedLogProb(torch.autograd.Function):
             at_label_N = (grad_N[part] - logprobs_N[part].exp() * factor_N) / temperature
             others_N = grad_NV.gather(1, column_N1)[:, 0]
             grad_NV.scatter_(1, column_N1, torch.where(here_N, at_label_N.to(grad_NV.dtype), others_N)[:, None])
+            grad_NV = _through_transform(grad_NV, logits_NV, transform)
             grad_hidden_ND[part] = grad_NV @ weight_VD
             if grad_weight_VD is not None:
                 add_matmul_float32(grad_weight_VD, grad_NV.t(), hidden_ND[part])
         shard.reduce(grad_hidden_ND)  # every rank has all hidden states, and a part of their gradient
         of_weight_VD = None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype)
-        return grad_hidden_ND, of_weight_VD, None, None, None, None, None, None
+        return grad_hidden_ND, of_weight_VD, None, None, None, None, None, None, None
+
+
+@dataclass(slots=True, kw_only=True)
+class Scoring:
+    """How a head scores. `compiled`: its passes over the logits. transform: of a family whose logits are not the plain
+    products.
+    """
+
+    chunk: int = 1024
+    temperature: float = 1.0
+    entropy_gradient: bool = False
+    compiled: bool = False
+    transform: HeadTransform = HeadTransform()
+
+    def score(self, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
+        """Scores the labels: log-probabilities and entropies, [2, N]. weight_VD: whole, or sharded by vocabulary."""
+        group = None
+        if isinstance(weight_VD, DTensor):
+            group = weight_VD.device_mesh.get_group("tp")
+            weight_VD = weight_VD.to_local()
+        shard = _Shard(group, weight_VD.shape[0])
+        passes = compiled_passes() if self.compiled else EAGER
+        settings = (self.chunk, shard, self.temperature, self.entropy_gradient, passes, self.transform)
+        return torch.stack(ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings))  # type: ignore[no-untyped-call]
+
+
+def scoring_of(setup: TrainerSetup, transform: HeadTransform) -> Scoring:
+    return Scoring(
+        chunk=setup.trainer.logprob_chunk,
+        temperature=setup.temperature,
+        entropy_gradient=setup.loss.needs_entropy,
+        compiled=setup.trainer.compile,
+        transform=transform,
+    )
 
 
 class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
@@ -176,17 +234,11 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
 
     @dataclass(kw_only=True, slots=True)
     class Config(Linear.Config):  # type: ignore[misc]
-        chunk: int = 1024
-        temperature: float = 1.0
-        entropy_gradient: bool = False
-        compiled: bool = False
+        scoring: Scoring
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.chunk = config.chunk
-        self.temperature = config.temperature
-        self.entropy_gradient = config.entropy_gradient
-        self.passes = compiled_passes() if config.compiled else EAGER
+        self.scoring = config.scoring
         self.targets: tuple[Tensor, Tensor] | None = None
         self.hidden: Tensor | None = None
 
@@ -198,10 +250,6 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         """
         if self.targets is None:
             return super().forward(hidden_BLD)  # type: ignore[no-any-return]
-        weight_VD, group = self.weight, None
-        if isinstance(weight_VD, DTensor):
-            group = weight_VD.device_mesh.get_group("tp")
-            weight_VD = weight_VD.to_local()
         if isinstance(hidden_BLD, DTensor):
             assert all(placement.is_replicate() for placement in hidden_BLD.placements), hidden_BLD.placements
             replicated = [Replicate()] * hidden_BLD.device_mesh.ndim
@@ -209,7 +257,4 @@ class LogProbHead(Linear):  # type: ignore[misc]  # torchtitan has no types
         entries_N, labels_N = self.targets
         hidden_ND = hidden_BLD.flatten(0, 1).index_select(0, entries_N)
         self.hidden = hidden_ND.detach()
-        shard = _Shard(group, weight_VD.shape[0])
-        settings = (self.chunk, shard, self.temperature, self.entropy_gradient, self.passes)
-        scored = ChunkedLogProb.apply(hidden_ND, weight_VD, labels_N, *settings)  # type: ignore[no-untyped-call]
-        return torch.stack(scored)
+        return self.scoring.score(hidden_ND, self.weight, labels_N)

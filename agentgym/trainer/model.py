@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from agentgym.families.architecture import Architecture, RopeScaling
 from agentgym.models.rope import inverse_frequencies
 from agentgym.trainer import titan
 from agentgym.trainer.attention import PackedFlex, PackedSDPA
-from agentgym.trainer.head import LogProbHead
+from agentgym.trainer.head import LogProbHead, scoring_of
 from agentgym.trainer.lora import SeparateQKV
 from agentgym.trainer.setup import TrainerSetup
 
@@ -42,10 +43,7 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
             in_features=dim,
             out_features=architecture.vocab_size,
             param_init=_DRAWN,
-            chunk=setup.trainer.logprob_chunk,
-            temperature=setup.temperature,
-            entropy_gradient=setup.loss.needs_entropy,
-            compiled=setup.trainer.compile,
+            scoring=scoring_of(setup, architecture.head),
         ),
         layers=[layer(fused=not setup.trainer.lora.rank, flex=flex) for _ in range(architecture.num_layers)],
     )
@@ -89,11 +87,20 @@ def _norm(size: int, architecture: Architecture) -> Any:
 class HuggingFaceNames(titan.Qwen3StateDictAdapter):  # type: ignore[misc]  # torchtitan has no types
     """torchtitan's names of weights to Hugging Face's and back, also of the biases that Qwen3 does not have."""
 
+    joins = False
+
     def __init__(self, config: Any) -> None:
         super().__init__(config, None)
         for name in "qkv":
             bias = f"layers.{{}}.attention.qkv_linear.w{name}.bias"
             self.from_hf_map[f"model.layers.{{}}.self_attn.{name}_proj.bias"] = bias
+
+    def separated(self, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """As `FileNames` has it: each weight is one."""
+        yield name, weight
+
+    def joined(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        yield from weights
 
 
 class ScaledRoPE(titan.CosSinRoPE):  # type: ignore[misc]  # torchtitan has no types

@@ -44,7 +44,7 @@ def add_gradient(
     model: Any = built.model
     for _ in accumulation.over([tokens_BL]):
         model.lm_head.targets = None  # so it gives logits
-        mask = model.get_attention_masks(positions_BL) if built.flex else None
+        mask = built.masks(positions_BL)
         found = loss(model(tokens_BL, positions=positions_BL, attention_masks=mask), **given)
         value, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -82,8 +82,7 @@ def _check(inputs: Batch, targets: Batch, built: TrainedModel, ranks: Ranks, tra
         for part in parts:
             if not isinstance(part, Mapping) or not all(isinstance(one, Tensor) for one in part.values()):
                 raise UserError(f"{what} of a rank is {part!r:.80}; give a dictionary of tensors by name")
-    model: Any = built.model
-    vocab_size = model.tok_embeddings.weight.shape[0]
+    vocab_size = built.vocab_size
     for part in inputs:
         tokens = part.get("tokens", torch.zeros(()))
         if tokens.ndim != 2 or not tokens.numel() or not 1 < tokens.shape[1] <= trainer.seq_len:

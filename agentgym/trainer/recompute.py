@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
-from agentgym.trainer.titan import SelectiveAC
+from agentgym.trainer.config import TrainerConfig
+from agentgym.trainer.titan import FullAC, SelectiveAC
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default)
 
@@ -51,6 +52,17 @@ class EverySecondAC(ElementwiseAC):
         pass
 
     every_second = True
+
+
+def recompute(model: nn.Module, trainer: TrainerConfig, folder: str) -> None:
+    """Wraps each of its `layers` as trainer.activation_checkpoint says. folder: for torchtitan's files."""
+    ways = {
+        "elementwise": ElementwiseAC.Config(rank=trainer.lora.rank),
+        "selective": EverySecondAC.Config(rank=trainer.lora.rank),
+        "full": FullAC.Config(),
+    }
+    if trainer.activation_checkpoint in ways:
+        ways[trainer.activation_checkpoint].build(dump_folder=folder).apply(model)
 
 
 def policy(kept: set[object], *, every_second: bool, rank: int) -> Callable[..., CheckpointPolicy]:

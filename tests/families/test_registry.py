@@ -23,12 +23,12 @@ def test_a_dense_family_has_the_sizes_that_transformers_reads(model_type: str) -
 
 
 def test_a_family_that_nobody_wrote_down_is_read_by_transformers() -> None:
-    config = {**TINY, "model_type": "granite", "logits_scaling": 8.0}
+    config = {**TINY, "model_type": "cohere", "logit_scale": 0.125}
     found = architecture_of(config, "config.json")
     assert found.head == HeadTransform(scale=1 / 8) and found.own_shapes is not None
     assert family_of(found).packs == "mask" and family_of(found).router is None
-    with pytest.raises(UserError, match=r"x/config\.json: model_type is 'granita', which the installed transformers"):
-        architecture_of(config | {"model_type": "granita"}, "x/config.json")
+    with pytest.raises(UserError, match=r"x/config\.json: model_type is 'cohera', which the installed transformers"):
+        architecture_of(config | {"model_type": "cohera"}, "x/config.json")
 
 
 def test_what_a_dense_family_refuses_is_left_to_transformers() -> None:

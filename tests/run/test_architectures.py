@@ -1,4 +1,4 @@
-"""A model that neither the trainer nor the native engine computes."""
+"""A model that no engine of the trainer computes, nor the native one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_is_evaluated_by_the_slow_engine_which_says_so(lab, recipe):
 def test_training_it_is_refused_before_anything_starts(lab, recipe, sft):
     folder = lab.new_run(recipe)
     given = replace(recipe, sft=sft)
-    with pytest.raises(UserError, match=r"model_type is 'gpt2'.*can't be trained.*generator\.engine=transformers"):
+    with pytest.raises(UserError, match=r"a gpt2 can't be trained.*generator\.engine=transformers"):
         asyncio.run(train(given, folder, lab.reporter()))
     folder.close()
     assert not list((folder.path / "logs").glob("*"))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from agentgym.trainer.attention import PackedSDPA, packed_mask
-from agentgym.trainer.head import ChunkedLogProb, LogProbHead, _Shard
+from agentgym.trainer.head import ChunkedLogProb, LogProbHead, Scoring, _Shard
 
 COUNT, DIM, VOCAB = 37, 8, 50
 
@@ -45,7 +45,7 @@ def test_no_wanted_token_is_no_error() -> None:
 
 def test_the_head_scores_the_wanted_entries_at_its_temperature() -> None:
     torch.manual_seed(0)
-    config = LogProbHead.Config(in_features=DIM, out_features=VOCAB, bias=False, temperature=0.7)
+    config = LogProbHead.Config(in_features=DIM, out_features=VOCAB, bias=False, scoring=Scoring(temperature=0.7))
     head = LogProbHead(config)
     hidden = torch.randn(2, 6, DIM)
     entries, labels = torch.tensor([1, 4, 9]), torch.tensor([3, 0, 49])
@@ -59,7 +59,9 @@ def test_the_head_scores_the_wanted_entries_at_its_temperature() -> None:
 def test_logprobs_of_bfloat16_states_are_those_of_their_exact_logits(chunk: int) -> None:
     """Sums of 512 products that are rounded to the 8 bits of bfloat16 differ in the second digit."""
     torch.manual_seed(0)
-    head = LogProbHead(LogProbHead.Config(in_features=512, out_features=300, bias=False, chunk=chunk, temperature=0.7))
+    head = LogProbHead(
+        LogProbHead.Config(in_features=512, out_features=300, bias=False, scoring=Scoring(chunk=chunk, temperature=0.7))
+    )
     head.weight = torch.nn.Parameter((torch.randn(300, 512) / 8).bfloat16())
     hidden, labels = torch.randn(1, COUNT, 512).bfloat16().requires_grad_(), torch.randint(0, 300, (COUNT,))
     head.targets = (torch.arange(COUNT), labels)

@@ -1,0 +1,48 @@
+"""Which engine trains a model: TorchTitan's, or transformers'. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from agentgym.errors import UserError
+from agentgym.families.architecture import Architecture
+from agentgym.families.registry import family_of, read_architecture, read_dense
+from agentgym.trainer.config import LORA_TARGETS, TrainerConfig
+
+
+def choose_engine(trainer: TrainerConfig, folder: Path) -> tuple[TrainerConfig, Architecture]:
+    """The settings with the engine that `auto` stands for, and the model's architecture.
+
+    Raises UserError for a model that the engine does not compute, and for settings that it does not have.
+    """
+    why_not_titan, architecture = "", None
+    if trainer.engine != "transformers":
+        try:
+            architecture = read_dense(folder)
+        except UserError as error:
+            if trainer.engine == "titan":
+                raise
+            why_not_titan = str(error)
+    if architecture is not None:
+        return replace(trainer, engine="titan"), architecture
+    lacking = {
+        f"trainer.tensor_parallel {trainer.tensor_parallel}": trainer.tensor_parallel > 1,
+        f"trainer.context_parallel {trainer.context_parallel}": trainer.context_parallel > 1,
+        f"trainer.float8 {trainer.float8}": trainer.float8 != "off",
+    }
+    if refused := [name for name, given in lacking.items() if given]:
+        raise UserError(
+            f"the trainer engine transformers has no {' and no '.join(refused)}: leave it out, and trainer.procs "
+            f"shard the weights. {why_not_titan}".rstrip()
+        )
+    found = read_architecture(folder)
+    if not any(name.startswith("model.layers.") for name in found.hf_shapes()):
+        raise UserError(
+            f"{folder / 'config.json'}: a {found.model_type} can't be trained, since transformers keeps its "
+            "layers elsewhere than in model.layers. To evaluate it take generator.engine=transformers, or vllm on a GPU"
+        )
+    lora, targets = trainer.lora, family_of(found).adapter_targets
+    if lora.targets == LORA_TARGETS:
+        lora = replace(lora, targets=targets)
+    return replace(trainer, engine="transformers", lora=lora), found

@@ -1,0 +1,111 @@
+"""The trainer engine transformers: every family computes, steps and exports as transformers and plain torch do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from agentgym.families.by_transformers import transformers_config
+from agentgym.families.family import tiny_config
+from agentgym.families.registry import families
+from agentgym.rl.losses.reinforce import Reinforce
+from agentgym.trainer.config import OptimizerConfig, TrainerConfig
+from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import Sample
+
+FAMILIES = sorted({family.model_types[0] for family in families().values()})
+LENGTHS, RATE = (14, 9, 20, 11), 1e-2
+
+
+def made(model_type: str, folder: Path) -> Any:
+    """A random tiny model of the family, saved in the folder."""
+    config = transformers_config(tiny_config(families()[model_type]), "config.json")
+    torch.manual_seed(1)
+    factory: Any = AutoModelForCausalLM
+    model = factory.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, 0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+def samples() -> list[Sample]:
+    drawn = random.Random(0)
+    return [
+        Sample(
+            sample_id=f"sample-{index}",
+            token_ids=tuple(drawn.randrange(3, 96) for _ in range(length)),
+            loss_mask=(0.0,) * 3 + (1.0,) * (length - 3),
+            logprobs=(-4.5,) * length,
+            advantages=(1.0 if index % 2 else -0.5,) * length,
+            versions=(-1,) * 3 + (0,) * (length - 3),
+        )
+        for index, length in enumerate(LENGTHS)
+    ]
+
+
+def engine(folder: Path, tmp_path: Path, **trainer: Any) -> TitanEngine:
+    return TitanEngine(
+        TrainerSetup(
+            model_path=str(folder),
+            trainer=TrainerConfig(**{"engine": "transformers", "seq_len": 48, "device": "cpu"} | trainer),
+            optimizer=OptimizerConfig(lr=RATE, warmup_steps=0, max_grad_norm=1e9),
+            loss=Reinforce(),
+            total_steps=10,
+            folder=str(tmp_path / "torchtitan"),
+        )
+    )
+
+
+def plain_logprobs(model: Any, sample: Sample) -> torch.Tensor:
+    """Of each token after the first, by transformers alone."""
+    tokens = torch.tensor([sample.token_ids])
+    logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+    return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
+
+
+def largest_difference(trainer: TitanEngine, model: Any) -> float:
+    given = samples()
+    with torch.no_grad():
+        pairs = [
+            (torch.tensor(ours[1:]), plain_logprobs(model, one))
+            for one, ours in zip(given, trainer.logprobs(given), strict=True)
+        ]
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+def plain_step(model: Any, given: list[Sample]) -> None:
+    """The same loss and AdamW's first step, by plain torch."""
+    count = sum(sum(one.loss_mask) for one in given)
+    loss = torch.zeros(())
+    for one in given:
+        trained, weights = torch.tensor(one.loss_mask[1:]), torch.tensor(one.advantages[1:])
+        loss = loss - (plain_logprobs(model, one) * trained * weights).sum() / count
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, tmp_path: Path) -> None:
+    model = made(model_type, tmp_path / "model")
+    trainer = engine(tmp_path / "model", tmp_path)
+    assert largest_difference(trainer, model) < 1e-5
+    assert trainer._rows.one_per_row == (families()[model_type].packs == "row")
+    trainer.train_step(samples())
+    trainer.export_hf(str(tmp_path / "export"))
+    factory: Any = AutoModelForCausalLM
+    exported, info = factory.from_pretrained(tmp_path / "export", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert largest_difference(trainer, exported.eval()) < 1e-5
+    plain_step(model, samples())
+    assert largest_difference(trainer, model) < 2e-3
+    trainer.close()
