@@ -39,7 +39,7 @@ class Routers:
         self._scores = "renormalised" if router.scores == "all" and renormalised else router.scores
         self._recorded: list[Tensor | None] | None = None
         layers: Sequence[nn.Module] = body.layers  # type: ignore[assignment]
-        for place, number in enumerate(architecture.experts.layers):
+        for index, number in enumerate(architecture.experts.layers):
             try:
                 module = layers[number].get_submodule(router.module)
             except AttributeError as error:
@@ -47,7 +47,7 @@ class Routers:
                     f"layer {number} of this {architecture.model_type} has no router {router.module!r}, so choices of "
                     "experts can't be replayed: set trainer.router_replay to off"
                 ) from error
-            module.register_forward_hook(self._hook(place))
+            module.register_forward_hook(self._hook(index))
         self.width = len(architecture.experts.layers) * self._top_k
 
     def record(self) -> None:
@@ -60,8 +60,8 @@ class Routers:
         assert found is not None and all(one is not None for one in found), "a router was not called"
         return torch.cat([one for one in found if one is not None], dim=1)
 
-    def _hook(self, place: int):  # type: ignore[no-untyped-def]  # torch's own type of a hook is wider
-        chosen_at = slice(place * self._top_k, (place + 1) * self._top_k)
+    def _hook(self, index: int):  # type: ignore[no-untyped-def]  # torch's own type of a hook is wider
+        chosen_at = slice(index * self._top_k, (index + 1) * self._top_k)
 
         def after(module: nn.Module, arguments: tuple[object, ...], result: Chosen) -> Chosen:
             scores_TE, weights_TK, ids_TK = result
@@ -70,8 +70,8 @@ class Routers:
                 ids_TK = torch.where(given_TK < 0, ids_TK, given_TK)
                 weights_TK = chosen_weights(scores_TE, ids_TK, self._scores).to(weights_TK.dtype)
             if self._recorded is not None:
-                before, now = self._recorded[place], ids_TK.detach().to(torch.int32)
-                self._recorded[place] = now if before is None else torch.cat([before, now])
+                before, now = self._recorded[index], ids_TK.detach().to(torch.int32)
+                self._recorded[index] = now if before is None else torch.cat([before, now])
             return scores_TE, weights_TK, ids_TK
 
         return after

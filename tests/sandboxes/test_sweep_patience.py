@@ -66,7 +66,7 @@ def reason_of_call(num_needed: int) -> object:
 def reason_of_reset(num_needed: int) -> object:
     reactor = StillReactor(num_needed)
     session = Session(reactor)  # type: ignore[arg-type]
-    session._sweep(1, time.monotonic() - 10)
+    session._sweep(1, time.monotonic() - 10, wipe=True)
     while not reactor.said:
         reactor.timers.pop()()  # type: ignore[operator]
     return reactor.said[0]["reason"]
