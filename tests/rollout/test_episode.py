@@ -11,7 +11,7 @@ from agentgym.rewards import Reward
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.episode import EpisodePlayer, derive_seed
+from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.group import InfraMonitor, play_group
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import SandboxUnavailable
@@ -390,23 +390,3 @@ def test_what_the_machine_did_not_break_does_not_count_as_broken_infrastructure(
     for _ in range(20):
         monitor.add(unsupported)
     assert monitor.total == 0
-
-
-def test_a_seed_depends_on_where_each_part_ends() -> None:
-    apart = [
-        ("a/b", "c"),
-        ("a", "b/c"),
-        ("a", "b", "c"),
-        ("a/b/c",),
-        ("/",),
-        ("", ""),
-        ("", "/"),
-        ("//",),
-        ("", "", ""),
-    ]
-    assert len({derive_seed(*parts) for parts in apart}) == len(apart)
-
-
-def test_seeds_of_recorded_runs_are_what_they_were() -> None:
-    assert derive_seed("eval", 0, 3, 1) == 3651678929562903574
-    assert derive_seed(7, 12, 3) == 8937335386234627850 and derive_seed("sync", 4) == 85210537557134368
