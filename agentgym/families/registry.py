@@ -13,7 +13,7 @@ from agentgym.errors import UserError
 from agentgym.families import by_transformers, known
 from agentgym.families.architecture import Architecture
 from agentgym.families.config_file import check_fields
-from agentgym.families.family import Family
+from agentgym.families.family import Family, Router
 from agentgym.runs.files import read_json
 
 MAX_CONFIG_BYTES = 16 << 20  # the largest in use has some 100 kB
@@ -81,3 +81,23 @@ def dense_of(config: Mapping[str, Any], path: object) -> Architecture:
     if refused := family.dense.refusal(config):
         raise UserError(f"{path}: trainer.engine titan and generator.engine native do not compute {refused}")
     return family.dense.read(config, path)
+
+
+def known_router(architecture: Architecture) -> Router:
+    """Of a mixture of experts. Raises UserError for a model without one, or of a family whose router is not known."""
+    router = family_of(architecture).router
+    if router is None or architecture.experts is None:
+        having = sorted(name for name, family in families().items() if family.router is not None)
+        raise UserError(
+            f"the model is a {architecture.model_type}, of which no routers are known: set trainer.router_replay to "
+            f"off; it is for {', '.join(having)}"
+        )
+    return router
+
+
+def expert_layers(folder: Path) -> tuple[int, ...]:
+    """The layers with experts of the model in a folder. Raises UserError as `known_router`."""
+    architecture = read_architecture(folder)
+    known_router(architecture)
+    assert architecture.experts is not None
+    return architecture.experts.layers

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
 from agentgym.families.family import Router
-from agentgym.families.registry import architecture_of, families, family_of, read_config
+from agentgym.families.registry import architecture_of, known_router, read_config
 
 Chosen: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """What a router of transformers returns: scores before the softmax [T, E], weights [T, K] and ids [T, K] of experts."""
@@ -81,13 +81,7 @@ def routers_of(body: nn.Module, folder: Path) -> Routers:
     """The routers of the model in a folder. body: see `Routers`. Raises UserError where it has none that are known."""
     config = read_config(folder)
     architecture = architecture_of(config, folder / "config.json")
-    router = family_of(architecture).router
-    if router is None or architecture.experts is None:
-        raise UserError(
-            f"{folder} is a {architecture.model_type}, of which no routers are known, so trainer.router_replay must be "
-            f"off; it is for {', '.join(sorted(name for name, family in families().items() if family.router))}"
-        )
-    return Routers(body, architecture, router, renormalised=bool(config.get("norm_topk_prob")))
+    return Routers(body, architecture, known_router(architecture), renormalised=bool(config.get("norm_topk_prob")))
 
 
 def chosen_weights(scores_TE: Tensor, ids_TK: Tensor, kind: str) -> Tensor:

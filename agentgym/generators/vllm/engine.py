@@ -10,17 +10,20 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from agentgym.errors import InfraError, UserError
+from agentgym.families.registry import expert_layers
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.engine import NotLoaded, check_request
 from agentgym.generators.slots import AdaptiveSlots
 from agentgym.generators.vllm.causes import last_error, with_holders
 from agentgym.generators.vllm.join_cost import JoinCost
+from agentgym.generators.vllm.routed import routes_of
 from agentgym.generators.vllm.settings import (
     engine_arguments,
     model_size,
@@ -64,6 +67,7 @@ class VllmEngine:
         self._options = options
         self._folder = Path(model_path)
         self._vocab_size, self._shapes = model_size(self._folder)
+        self._expert_layers = expert_layers(self._folder) if config.routes else ()
         set_environment(config)
         self._gpu = wants_gpu(config)
         self._version = 0
@@ -210,7 +214,8 @@ class VllmEngine:
         final: CompletionOutput | None = None
         timer = asyncio.ensure_future(self._end_in_time(request_id, request.time_s))
         try:
-            async for result in self._llm.generate(prompt, sampling_params(request.sampling), request_id):
+            params = sampling_params(request.sampling, routes_from=request.routes_from)
+            async for result in self._llm.generate(prompt, params, request_id):
                 final = result.outputs[0]
         except (EngineDeadError, EngineGenerateError) as error:
             self._failure = self._failure or f"vLLM's engine failed: {_cause(error)}"
@@ -218,13 +223,23 @@ class VllmEngine:
         finally:
             timer.cancel()
         if final is not None and final.finish_reason == "abort" and timer.done() and final.token_ids:
-            return _completion(final, FinishReason.TIME, queued_s)
+            return self._completed(request, final, FinishReason.TIME, queued_s)
         if final is None or final.finish_reason not in ("stop", "length"):
             reason = final.finish_reason if final else "nothing"
             raise InfraError(
                 f"the engine does not generate: {self._failure or f'vLLM ended a request with {reason!r}'}"
             )
-        return _completion(final, FinishReason(final.finish_reason), queued_s)
+        return self._completed(request, final, FinishReason(final.finish_reason), queued_s)
+
+    def _completed(
+        self, request: GenerateRequest, output: CompletionOutput, reason: FinishReason, queued_s: float
+    ) -> Completion:
+        completion = _completion(output, reason, queued_s)
+        if not self._config.routes:
+            return completion
+        place = {"start": request.routes_from, "prompt_len": len(request.prompt_ids)}
+        routes = routes_of(output.routed_experts, versions=completion.versions, layers=self._expert_layers, **place)
+        return replace(completion, routes=routes)
 
     async def _end_in_time(self, request_id: str, time_s: float) -> None:
         """Abort a request time_s from now; vLLM then gives what it has."""

@@ -69,6 +69,11 @@ def wants_gpu(config: GeneratorConfig) -> bool:
         )
     if config.batch_invariant:
         check_batch_invariant(gpu=gpu)
+    if config.routes and not gpu:
+        raise UserError(
+            "generator.routes (set by trainer.router_replay) needs a GPU with vLLM, which on a CPU does not return the "
+            "experts of a token; use generator.engine=transformers, or trainer.router_replay=off"
+        )
     return gpu
 
 
@@ -174,6 +179,8 @@ def _arguments(
     kind: type[AsyncEngineArgs], config: GeneratorConfig, folder: Path, options: Mapping[str, Any]
 ) -> AsyncEngineArgs:
     ours: dict[str, Any] = {"enable_prefix_caching": True} | dict(options)
+    if config.routes:
+        ours["enable_return_routed_experts"] = True
     return kind(
         model=str(folder),
         skip_tokenizer_init=True,
@@ -190,8 +197,11 @@ def _arguments(
     )
 
 
-def sampling_params(sampling: SamplingParams) -> vllm.SamplingParams:
-    """One final answer with the sampled tokens' log-probabilities; only our own stop tokens end it."""
+def sampling_params(sampling: SamplingParams, *, routes_from: int = 0) -> vllm.SamplingParams:
+    """One final answer with the sampled tokens' log-probabilities; only our own stop tokens end it.
+
+    routes_from: as `GenerateRequest` has it.
+    """
     from vllm import SamplingParams as VllmSamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -207,4 +217,5 @@ def sampling_params(sampling: SamplingParams) -> vllm.SamplingParams:
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        routed_experts_prompt_start=routes_from,
     )

@@ -25,6 +25,8 @@ from agentgym.weights.reading import check_kept, open_weights
 
 AS_IN_CHECKPOINT = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 """How layers compute that keep their weights as a checkpoint has them, on a GPU."""
+EXPERTS = "w13_weight"
+"""The attribute of vLLM's layers of experts that has their first matrices."""
 
 
 class _ModelRunner(Protocol):
@@ -132,7 +134,12 @@ def end_with(parent: int) -> None:
 
 
 def as_in_checkpoint(model: nn.Module) -> bool:
-    """Whether no layer quantizes, packs or wraps its weights after they are loaded."""
+    """Whether no layer quantizes, packs or wraps its weights after they are loaded.
+
+    Mixtures of experts never are: kernels rearrange an expert's weights, and loading in place then corrupts them.
+    """
+    if any(hasattr(layer, EXPERTS) for layer in model.modules()):
+        return False
     methods = (getattr(layer, "quant_method", None) for layer in model.modules())
     return all(method is None or type(method).__name__ in AS_IN_CHECKPOINT for method in methods)
 

@@ -76,6 +76,15 @@ def test_a_layer_that_changes_its_weights_after_loading_is_loaded_the_slow_way()
     assert not as_in_checkpoint(nn.Sequential(Plain(2, 2), Quantized()))
 
 
+def test_experts_are_never_loaded_in_place() -> None:
+    """Whatever their method is called: vLLM 0.20 and later give wrong outputs after it (vllm-project/vllm#42821)."""
+    experts = Plain(2, 2)
+    experts.w13_weight = nn.Parameter(nn.Linear(2, 2).weight.clone())
+    assert not as_in_checkpoint(nn.Sequential(Plain(2, 2), experts))
+    unquantized = type("Experts", (nn.Module,), {"quant_method": type("UnquantizedFusedMoEMethod", (), {})()})
+    assert not as_in_checkpoint(nn.Sequential(Plain(2, 2), unquantized()))
+
+
 def test_a_weight_that_was_not_loaded_is_an_error_that_names_it() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
