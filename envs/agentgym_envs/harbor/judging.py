@@ -14,7 +14,14 @@ from agentgym.sandbox import FileRefused, FrozenMachine, Machine, Sandbox, Sandb
 from agentgym.types import SandboxSpec
 from agentgym_envs.harbor.folder import PUBLISHED, Phase, TaskFolder
 from agentgym_envs.harbor.origin import Origin, lay_environment, limits_of
-from agentgym_envs.harbor.restoring import Tampered, check_restored, may_be_system, restore, system_changes
+from agentgym_envs.harbor.restoring import (
+    Tampered,
+    check_restored,
+    links_to_tests,
+    may_be_system,
+    restore,
+    system_changes,
+)
 from agentgym_envs.harbor.task_config import Artifact
 from agentgym_envs.harbor.testing import Tested, run_tests
 
@@ -196,16 +203,19 @@ async def _clean(
     allowed = seen.changed if undo else ()
     async with AsyncExitStack() as stack:
         frozen = await stack.enter_async_context(machine.freeze())
-        if may_be_system(frozen.changes, origin.path):
+        links = [one for one in await links_to_tests(frozen, origin.work) if one.path not in allowed]
+        if links or may_be_system(frozen.changes, origin.path):
             async with sandbox.session_for(replace(task.spec, network=())) as session:
                 fresh = session.machine
                 changed = await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)
+                changed |= {one.path: one for one in links}
                 judged.changed = tuple(changed)
                 if changed and undo:
                     judged.flags += [f"undone: {one}" for one in changed]
                     made = await restore(machine, fresh, changed)
                     await stack.aclose()
                     frozen = await stack.enter_async_context(machine.freeze())
-                    left = await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)
+                    left = [*await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)]
+                    left += [one.path for one in await links_to_tests(frozen, origin.work) if one.path not in allowed]
                     await check_restored(frozen, made, left)
         yield frozen

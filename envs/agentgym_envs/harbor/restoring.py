@@ -31,7 +31,10 @@ _LOADER: Final = ("/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/ld.so.conf", "
 _HOOKS: Final = ("sitecustomize", "usercustomize", "conftest")  # modules that Python and pytest import by themselves
 _OF_PYTEST: Final = ("pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 _PACKAGES: Final = ("site-packages", "dist-packages")
+_OF_TESTS: Final = ("/tests/", "/logs/verifier/", "/solution/")
 _MAX_BYTES: Final = 256 << 20
+_LINKS_BYTES: Final = 64 << 20  # of a folder in which links are looked for
+_MAX_FOLDERS: Final = 8
 Entry = tuple[str, str, str]
 """What a file is: its kind, the target of a link, a hash of its bytes."""
 
@@ -114,8 +117,27 @@ async def _hides(change: FileChange, path: Sequence[str], untouched: MachineFile
     return False
 
 
+async def links_to_tests(frozen: FrozenMachine, work: str) -> list[FileChange]:
+    """Links of the agent's that lead to where tests will be: in its work folder, and in others where it left files."""
+    here = [one for one in frozen.changes if one.kind != "deleted" and not one.path.startswith(_LIBRARIES)]
+    parents = [one for one in dict.fromkeys(posixpath.dirname(change.path) for change in here) if one != "/"]
+    found: dict[str, FileChange] = {}
+    for folder in dict.fromkeys([work, *parents[:_MAX_FOLDERS]]):
+        try:
+            archive = await frozen.get(folder, max_bytes=_LINKS_BYTES, keep_links=True)
+        except FileRefused:
+            continue
+        with tarfile.open(fileobj=io.BytesIO(archive)) as read:
+            for entry in read:
+                at = posixpath.join(folder, entry.name)
+                to = posixpath.normpath(posixpath.join(posixpath.dirname(at), entry.linkname))
+                if entry.issym() and f"{to}/".startswith(_OF_TESTS):
+                    found[at] = FileChange(path=at, kind="added")
+    return list(found.values())
+
+
 async def restore(machine: Machine, untouched: MachineFiles, changed: Mapping[str, FileChange]) -> dict[str, Entry]:
-    """Put the image's files back into a container, and empty files in place of new ones; what each path is then.
+    """Put the image's files back into a container, and empty folders in place of new files; what each path is then.
 
     Raises Tampered where that is not possible.
     """
@@ -123,11 +145,7 @@ async def restore(machine: Machine, untouched: MachineFiles, changed: Mapping[st
     try:
         for at, change in changed.items():
             parent, base = posixpath.split(at)
-            if change.kind == "added":
-                await machine.put(parent, {base: b""})
-                made[at] = ("file", "", hashlib.sha256(b"").hexdigest())
-                continue
-            archive = await _original(untouched, at)
+            archive = _nothing(base) if change.kind == "added" else await _original(untouched, at)
             if archive is None:
                 raise Tampered(f"{at} could not be taken from the image")
             await machine.put(parent, archive)
@@ -135,6 +153,16 @@ async def restore(machine: Machine, untouched: MachineFiles, changed: Mapping[st
     except FileRefused as error:
         raise Tampered(f"system files could not be restored: {error}") from error
     return made
+
+
+def _nothing(base: str) -> bytes:
+    """An empty folder, which no shell, loader or Python takes for a program, a library or a module."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        info = tarfile.TarInfo(base)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        made.addfile(info)
+    return out.getvalue()
 
 
 async def check_restored(frozen: FrozenMachine, made: Mapping[str, Entry], left: Collection[str]) -> None:
