@@ -164,6 +164,10 @@ class Machine(MachineFiles, Protocol):
         """
         ...
 
+    def untouched(self) -> AbstractAsyncContextManager[MachineFiles]:
+        """The files of the image that the container was made of, while the block lasts."""
+        ...
+
 
 class Session(Contract, Protocol):
     """A sandbox for one episode: names, files and processes last from call to call, until reset or close.

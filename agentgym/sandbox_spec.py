@@ -20,7 +20,9 @@ class SandboxSpec:
     The rest needs profile "task". context: a folder of this machine that the image is built from, in place of `image`;
     dockerfile: the file there that says how. build_timeout_s: seconds that building or pulling it may take.
     workdir, user: in place of the image's; env: NAME=VALUE, besides its own. cpus: cores; 0 takes the recipe's.
-    disk_mib: what its files may add to the image where they are frozen; 0: no bound."""
+    disk_mib: what its files may add to the image where they are frozen; 0: no bound.
+    beside: for an episode that has a session and waits for this one, as for the tests of what it left: it is not among
+    the sessions that are bounded, and one of them starts even where all memory of tasks is taken."""
 
     image: str | None = None
     allow_interpreters: tuple[str, ...] = ()
@@ -37,6 +39,7 @@ class SandboxSpec:
     env: tuple[str, ...] = ()
     cpus: float = 0.0
     disk_mib: int = 0
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if self.profile not in ("", "hardened", "task"):
@@ -50,7 +53,7 @@ class SandboxSpec:
         self._check_machine()
 
     def _check_machine(self) -> None:
-        names = ("context", "workdir", "user", "env", "cpus", "disk_mib")
+        names = ("context", "workdir", "user", "env", "cpus", "disk_mib", "beside")
         given = [name for name in names if getattr(self, name)]
         if given and self.profile != "task":
             raise ValueError(f"{', '.join(given)} needs profile='task': in other sessions they are ours")

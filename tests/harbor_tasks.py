@@ -158,8 +158,10 @@ JUDGE = HEAD + SAYS.format(
 
 
 def write_tasks(folder: Path, images: Mapping[str, str]) -> Path:
-    """The task folders, with images by their names in capitals."""
+    """The task folders, with images by their names in capitals; those whose image is not there are left out."""
     for name, files in TASKS.items():
+        if "PYTHON" not in images and '"PYTHON"' in files["task.toml"]:
+            continue
         for path, text in files.items():
             for image, number in images.items():
                 text = text.replace(f'"{image}"', f'"{number}"')
@@ -169,9 +171,12 @@ def write_tasks(folder: Path, images: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def task_images(busybox: Path, base: str, folder: Path) -> Iterator[dict[str, str]]:
-    """BUSYBOX: one static binary and its links. JUDGE: the same with tests of its own. PYTHON: our image and pytest."""
-    for name, files in {
+def task_images(busybox: Path, base: str | None, folder: Path) -> Iterator[dict[str, str]]:
+    """Images by name. BUSYBOX: one static binary and its links. JUDGE: the same with tests of its own.
+
+    base: our sandbox image; then PYTHON is there, too, which is that with pytest.
+    """
+    contexts = {
         "BUSYBOX": {
             "Dockerfile": "FROM scratch\nCOPY busybox /bin/busybox\nCOPY passwd /etc/passwd\n"
             'RUN ["/bin/busybox", "--install", "-s", "/bin"]\nRUN mkdir -m 777 /app /tmp\n',
@@ -181,22 +186,22 @@ def task_images(busybox: Path, base: str, folder: Path) -> Iterator[dict[str, st
             "Dockerfile": "FROM BUSYBOX\nCOPY test.sh /tests/test.sh\nRUN chmod 755 /tests/test.sh\n",
             "test.sh": JUDGE,
         },
-        "PYTHON": {"Dockerfile": f"FROM {base}\nCOPY packages /usr/lib/python3/dist-packages\nRUN mkdir /app\n"},
-    }.items():
-        for file, text in files.items():
-            (folder / name).mkdir(exist_ok=True)
-            (folder / name / file).write_text(text)
-    subprocess.run(["cp", busybox, folder / "BUSYBOX/busybox"], check=True)
-    (folder / "PYTHON/packages").mkdir()
-    for package in PYTEST:
-        subprocess.run(
-            ["cp", "-r", Path(sysconfig.get_path("purelib")) / package, folder / "PYTHON/packages"], check=True
-        )
+    }
+    if base is not None:
+        copied = f"FROM {base}\nCOPY packages /usr/lib/python3/dist-packages\nRUN mkdir /app\n"
+        contexts["PYTHON"] = {"Dockerfile": copied}
+        (folder / "PYTHON/packages").mkdir(parents=True)
+        for package in PYTEST:
+            source = Path(sysconfig.get_path("purelib")) / package
+            subprocess.run(["cp", "-r", source, folder / "PYTHON/packages"], check=True)
     images: dict[str, str] = {}
     try:
-        for name in ("BUSYBOX", "JUDGE", "PYTHON"):
-            dockerfile = folder / name / "Dockerfile"
-            dockerfile.write_text(dockerfile.read_text().replace("FROM BUSYBOX", f"FROM {images.get('BUSYBOX')}"))
+        for name, files in contexts.items():
+            for file, text in files.items():
+                (folder / name).mkdir(exist_ok=True)
+                (folder / name / file).write_text(text.replace("FROM BUSYBOX", f"FROM {images.get('BUSYBOX')}"))
+            if name == "BUSYBOX":
+                subprocess.run(["cp", busybox, folder / name / "busybox"], check=True)
             command = ["docker", "build", "-q", "--network", "none", str(folder / name)]
             images[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
         yield images

@@ -177,7 +177,7 @@ class Harbor(Environment[Work]):
         context.info["success"] = len(work._rewards) == len(task.phases) and score >= goal - 1e-9
         context.info["measures"] = {"flagged": float(bool(context.info["flags"]))}
 
-    @reward(weight=1.0)
+    @reward(weight=1.0, inline=True)
     def verdict(self, episode: Episode) -> float | None:
         """What the tests gave."""
         given = episode.info.get("reward")

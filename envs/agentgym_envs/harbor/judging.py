@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import posixpath
 import tarfile
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -46,19 +46,36 @@ class Judged:
     changed: tuple[str, ...] = ()
 
 
+async def _stay() -> None:
+    """The agent's container goes on."""
+
+
 async def judge(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, *, origin: Origin, seen: Seen, undo: bool = True
+    sandbox: Sandbox,
+    machine: Machine,
+    task: TaskFolder,
+    phase: Phase,
+    *,
+    origin: Origin,
+    seen: Seen,
+    undo: bool = True,
+    leave: Callable[[], Awaitable[None]] = _stay,
 ) -> Judged:
-    """Raises InfraError for what is not the agent's. undo: False for the
-    oracle, whose changes are only recorded."""
+    """Raises InfraError for what is not the agent's.
+
+    undo: False for the oracle, whose changes are only recorded. leave: called once the container is not needed.
+    """
     if phase.mode == "live":
         tested = await run_tests(machine, task, phase, allowed=seen.files, work=origin.work)
         return _checked(Judged(tested=tested, flags=["live"]), seen)
     for hook in phase.verifier.collect:
         await machine.exec(hook.command, user=hook.user, folder=origin.work, limits=limits_of(hook.timeout_s))
     await machine.end_processes()
-    verdict = _carried if phase.mode == "carry" else _frozen
-    return _checked(await verdict(sandbox, machine, task, phase, origin, seen, undo), seen)
+    if phase.mode == "carry":
+        judged = await _carried(sandbox, machine, task, phase, origin, seen, undo, leave)
+    else:
+        judged = await _frozen(sandbox, machine, task, phase, origin, seen, undo, leave)
+    return _checked(judged, seen)
 
 
 async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, origin: Origin) -> Tested:
@@ -72,9 +89,9 @@ async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, origin: Or
 def _spec(task: TaskFolder, phase: Phase) -> SandboxSpec:
     """Of a container for the tests."""
     if phase.judge is not None:
-        return phase.judge
+        return replace(phase.judge, beside=True)
     network = task.config.machine.network if phase.verifier.network is None else phase.verifier.network
-    return replace(task.spec, user="", network=network)
+    return replace(task.spec, user="", network=network, beside=True)
 
 
 def _checked(judged: Judged, seen: Seen) -> Judged:
@@ -89,7 +106,14 @@ def _checked(judged: Judged, seen: Seen) -> Judged:
 
 
 async def _carried(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, origin: Origin, seen: Seen, undo: bool
+    sandbox: Sandbox,
+    machine: Machine,
+    task: TaskFolder,
+    phase: Phase,
+    origin: Origin,
+    seen: Seen,
+    undo: bool,
+    leave: Callable[[], Awaitable[None]],
 ) -> Judged:
     judged = Judged(tested=Tested())
     declared = [one for one in phase.artifacts if one.source.rstrip("/") != PUBLISHED]
@@ -102,6 +126,7 @@ async def _carried(
         except FileRefused as error:
             if at != PUBLISHED:
                 judged.flags.append(f"not carried: {error}")
+    await leave()
     async with sandbox.session_for(_spec(task, phase)) as session:
         second, changed = session.machine, set[str]()
         if phase.tests:
@@ -160,11 +185,19 @@ async def _lay(second: Machine, at: str, archive: bytes) -> None:
 
 
 async def _frozen(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, phase: Phase, origin: Origin, seen: Seen, undo: bool
+    sandbox: Sandbox,
+    machine: Machine,
+    task: TaskFolder,
+    phase: Phase,
+    origin: Origin,
+    seen: Seen,
+    undo: bool,
+    leave: Callable[[], Awaitable[None]],
 ) -> Judged:
     judged = Judged(tested=Tested())
     try:
-        async with _clean(sandbox, machine, task, origin, seen, undo, judged) as frozen:
+        async with _clean(machine, origin, seen, undo, judged) as frozen:
+            await leave()
             spec = replace(_spec(task, phase), image=frozen.image, context=None)
             async with _opened(sandbox, spec) as second:
                 if second is None:
@@ -197,7 +230,7 @@ async def _opened(sandbox: Sandbox, spec: SandboxSpec) -> AsyncIterator[Machine 
 
 @asynccontextmanager
 async def _clean(
-    sandbox: Sandbox, machine: Machine, task: TaskFolder, origin: Origin, seen: Seen, undo: bool, judged: Judged
+    machine: Machine, origin: Origin, seen: Seen, undo: bool, judged: Judged
 ) -> AsyncIterator[FrozenMachine]:
     """The agent's container, frozen, with the image's own system files."""
     allowed = seen.changed if undo else ()
@@ -205,8 +238,7 @@ async def _clean(
         frozen = await stack.enter_async_context(machine.freeze())
         links = [one for one in await links_to_tests(frozen, origin.work) if one.path not in allowed]
         if links or may_be_system(frozen.changes, origin.path):
-            async with sandbox.session_for(replace(task.spec, network=())) as session:
-                fresh = session.machine
+            async with machine.untouched() as fresh:
                 changed = await system_changes(frozen.changes, origin.path, fresh, allowed=allowed)
                 changed |= {one.path: one for one in links}
                 judged.changed = tuple(changed)

@@ -10,14 +10,16 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from agentgym.sandbox import Sandbox
-from agentgym_envs.harbor.folder import TaskFolder
-from agentgym_envs.harbor.judging import Seen, judge, untouched
+from agentgym_envs.harbor.folder import Phase, TaskFolder
+from agentgym_envs.harbor.judging import Judged, Seen, judge, untouched
 from agentgym_envs.harbor.origin import begin, begin_phase, run_oracle
+from agentgym_envs.harbor.testing import Tested
 
 log = logging.getLogger(__name__)
 
@@ -96,31 +98,35 @@ class Pins:
 
 async def _play(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
     shown: list[Shown] = []
-    async with sandbox.session_for(task.spec) as session:
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(sandbox.session_for(replace(task.spec, beside=True)))
         machine, origin = session.machine, await begin(session, task)
         for phase in task.phases:
             await begin_phase(machine, task, phase, origin)
             failed = await run_oracle(machine, task, phase, origin, most_s=MOST_S)
-            judged = await judge(sandbox, machine, task, phase, origin=origin, seen=Seen(), undo=False)
-            idle = await untouched(sandbox, task, phase, origin)
-            tested, most = judged.tested, phase.verifier.most
-            fault = ""
-            if tested.score is None or tested.score < most - 1e-9:
-                said = f"; the tests' last words: {tested.output[-200:].strip()!r}" if tested.output.strip() else ""
-                earned = tested.detail or f"it earns {tested.score:g} of {most:g}{said}"
-                fault = f"its oracle does not solve it{f' ({failed})' if failed else ''}: {earned}"
-            elif idle.score is not None and idle.score >= most - 1e-9:
-                fault = "doing nothing earns the full reward"
-            shown.append(
-                Shown(
-                    files=tested.files,
-                    changed=judged.changed,
-                    oracle=tested.score,
-                    nothing=idle.score,
-                    fault=fault[:600],
-                    idle=idle.fault,
-                )
-            )
-            if fault:
+            leave = {"leave": stack.aclose} if phase is task.phases[-1] and phase.mode != "live" else {}
+            judged = await judge(sandbox, machine, task, phase, origin=origin, seen=Seen(), undo=False, **leave)
+            shown.append(_shown(phase, judged, await untouched(sandbox, task, phase, origin), failed))
+            if shown[-1].fault:
                 break
     return tuple(shown)
+
+
+def _shown(phase: Phase, judged: Judged, idle: Tested, failed: str) -> Shown:
+    """idle: what the tests said where no agent was. failed: what went wrong with the oracle's script."""
+    tested, most = judged.tested, min(1.0, phase.verifier.most)
+    fault = ""
+    if tested.score is None or tested.score < most - 1e-9:
+        said = f"; the tests' last words: {tested.output[-200:].strip()!r}" if tested.output.strip() else ""
+        earned = tested.detail or f"it earns {tested.score:g} of {most:g}{said}"
+        fault = f"its oracle does not solve it{f' ({failed})' if failed else ''}: {earned}"
+    elif idle.score is not None and idle.score >= most - 1e-9:
+        fault = "doing nothing earns the full reward"
+    return Shown(
+        files=tested.files,
+        changed=judged.changed,
+        oracle=tested.score,
+        nothing=idle.score,
+        fault=fault[:600],
+        idle=idle.fault,
+    )

@@ -31,6 +31,8 @@ from agentgym_sandboxes.docker.wheels import ASK, FIND, ImagePython
 from agentgym_sandboxes.host.backend import NOT_STARTED, AgentBackend, Answer
 from agentgym_sandboxes.host.reaper import owner_label
 
+MAX_BESIDE = 1 << 16  # sessions for which episodes wait that have one
+
 
 class DockerBackend(AgentBackend):
     """A sandbox that is started once a run. See `DockerConfig` for what can be set."""
@@ -102,7 +104,11 @@ class DockerBackend(AgentBackend):
 
             def make_pool(request: Request | None, others: Others) -> SessionPool:
                 start = partial(group.start_container, session=True, request=request)
-                config = replace(self.config, spare_sessions=0) if request and request.once else self.config
+                config = self.config
+                if request is not None and (request.once or request.beside):
+                    config = replace(config, spare_sessions=0)
+                if request is not None and request.beside:  # to wait for those that wait for it would never end
+                    config, others = replace(config, max_sessions=MAX_BESIDE), Others()
                 num_cold = 2 if request is not None and request.profile == "task" else 0
                 return SessionPool(config, start, networks.open, self._meter, networks.forward, others, num_cold)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -41,7 +41,8 @@ class Request:
     """What a session runs in: an image, by name, id or digest, under a profile, with so much memory and CPU.
 
     what, build_timeout_s: how it is made on an engine that lacks it. only_on: the address of the one that has it.
-    bridge: it has the engine's own network. once: few sessions will be asked for, so none is kept warm.
+    bridge: it has the engine's own network. once: few sessions will be asked for, so none is kept warm. beside: an
+    episode waits for it that has a session already.
     """
 
     image: str
@@ -51,6 +52,7 @@ class Request:
     cpus: float = 0.0
     bridge: bool = False
     once: bool = False
+    beside: bool = False
     what: str | BuildContext = field(default="", compare=False)
     only_on: str = field(default="", compare=False)
     build_timeout_s: float = field(default=1200.0, compare=False)
@@ -76,7 +78,8 @@ def request_of(spec: SandboxSpec, config: DockerConfig, ours: str) -> Request | 
         return Request(image, profile, most, image, what=what or ours, build_timeout_s=spec.build_timeout_s)
     bridge = spec.network == "public" and config.public_network == "bridge"
     memory, cpus = max(most, spec.memory_mib), spec.cpus or config.cpus
-    return Request(image, profile, memory, image, cpus, bridge, what=what or ours, build_timeout_s=spec.build_timeout_s)
+    made = Request(image, profile, memory, image, cpus, bridge, beside=spec.beside, what=what or ours)
+    return replace(made, build_timeout_s=spec.build_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""Room for tasks' containers on an engine: the sum of their memory and cores is bounded, and they wait in turn."""
+"""Room for tasks' containers on an engine: the sum of their memory and cores is bounded, and they wait in turn.
+
+One for which an episode waits that has another one comes first, and starts in any case if no other such one is there:
+else all episodes could wait for each other's memory.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ LOOK_EVERY_S = 0.05
 
 
 class Share:
-    """What a container takes. container: None while it starts."""
+    """What a container takes. container: None while it starts. beside: see `Request`."""
 
-    def __init__(self, memory_mib: int, cpus: float) -> None:
+    def __init__(self, memory_mib: int, cpus: float, beside: bool) -> None:
         self.memory_mib = memory_mib
         self.cpus = cpus
+        self.beside = beside
         self.container: Container | None = None
 
 
@@ -37,13 +42,16 @@ class Room:
 
         Raises ImageUnusable for what never fits.
         """
-        share = Share(request.memory_mib, min(request.cpus, self._most_cpus, self._cpus))
+        share = Share(request.memory_mib, min(request.cpus, self._most_cpus, self._cpus), request.beside)
         if share.memory_mib > self._memory_mib:
             raise ImageUnusable(
                 f"no session starts in image {request.name}: its task asks for {share.memory_mib} MiB of memory, and "
                 f"the engine has {self._memory_mib} MiB for tasks (sandbox.options.tasks_memory_mib)"
             )
-        self._waiting.append(share)
+        if share.beside:
+            self._waiting.appendleft(share)
+        else:
+            self._waiting.append(share)
         try:
             while self._waiting[0] is not share or not self._fits(share):
                 on_short()
@@ -59,5 +67,7 @@ class Room:
 
     def _fits(self, share: Share) -> bool:
         self._shares = [one for one in self._shares if one.container is None or one.container.lost is None]
+        if share.beside and not any(one.beside for one in self._shares):
+            return True
         memory_mib = sum(one.memory_mib for one in self._shares) + share.memory_mib
         return memory_mib <= self._memory_mib and sum(one.cpus for one in self._shares) + share.cpus <= self._cpus

@@ -43,8 +43,9 @@ class SessionPools(Others):
             yield session
 
     def num_taken(self, pool: SessionPool) -> int:
-        """How many sessions the others of a pool have."""
-        return sum(one.num_taken for one in self._pools.values() if one is not pool)
+        """How many sessions the others of a pool have, without those for which an episode waits that has one."""
+        counted = {key: one for key, one in self._pools.items() if key is None or not key.beside}
+        return sum(one.num_taken for one in counted.values() if one is not pool)
 
     def look_again(self, pool: SessionPool) -> None:
         """A session of a pool has ended: the next one may be of another."""

@@ -154,6 +154,15 @@ class DockerMachine(ContainerFiles, Machine):
         finally:
             await frozen.close()
 
+    @asynccontextmanager
+    async def untouched(self) -> AsyncIterator[MachineFiles]:
+        """Read from a container of the image that is never started."""
+        files = _Frozen(self._engine, self._image.image_id, (), self._owner)
+        try:
+            yield files
+        finally:
+            await files.close_reader()
+
     def _commit(self, client: APIClient) -> tuple[str, tuple[FileChange, ...]]:
         if self._disk_mib:
             url = client._url("/containers/{0}/json", self._container)
@@ -181,9 +190,12 @@ class _Frozen(ContainerFiles, FrozenMachine):
         self._owner = owner
         self._made = ""
 
-    async def close(self) -> None:
+    async def close_reader(self) -> None:
         if self._made:
             await self._engine.remove(self._made)
+
+    async def close(self) -> None:
+        await self.close_reader()
         until_s = time.monotonic() + REMOVE_WITHIN_S
         while True:
             try:

@@ -1,0 +1,162 @@
+"""Task folders played in Docker: the oracle earns 1, nothing earns 0, and so does every cheat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from harbor_cheats import CHEATS, preload
+from harbor_tasks import TASKS, task_images, write_tasks
+
+from agentgym.testing import play
+from agentgym.types import Episode, Message, Outcome
+from agentgym_envs.harbor.environment import Harbor
+from agentgym_sandboxes.docker.backend import DockerBackend
+from agentgym_sandboxes.docker.config import DockerConfig
+from agentgym_sandboxes.docker.image import reference_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+DONE: Message = {"role": "assistant", "content": "It is done."}
+REAL = (
+    "a link to what is expected",
+    "a path file",
+    "pytest.ini",
+    "another pytest",
+    "a module before it",
+    "pytest changed",
+)
+
+
+@pytest.fixture(scope="module")
+def quick(busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tasks of a busybox alone."""
+    with task_images(busybox, None, tmp_path_factory.mktemp("images")) as images:
+        yield write_tasks(tmp_path_factory.mktemp("quick"), images)
+
+
+@pytest.fixture(scope="module")
+def folder(busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with task_images(busybox, reference_of(()), tmp_path_factory.mktemp("images")) as images:
+        yield write_tasks(tmp_path_factory.mktemp("tasks"), images)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sandbox(engine: str) -> AsyncIterator[DockerBackend]:
+    """With room for two agents, whose verdicts need further containers."""
+    config = DockerConfig(pool_size=1, spares=0, spare_sessions=0, max_sessions=2, reap_every_s=1e6)
+    async with DockerBackend(config) as backend:
+        yield backend
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def running(command: str) -> list[Message]:
+    function = {"name": "bash", "arguments": {"command": command}}
+    return [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}, DONE]
+
+
+async def played(environment: Harbor, sandbox: DockerBackend, says: Sequence[tuple[str, Any]]) -> list[Episode]:
+    tasks = {task.task_id: task for task in environment.tasks("test")}
+    slots = asyncio.Semaphore(3)
+
+    async def one(name: str, script: Any) -> Episode:
+        async with slots:
+            return await play(environment, tasks[name], script or environment.solve(tasks[name]), sandbox=sandbox)
+
+    async with asyncio.TaskGroup() as playing:
+        tasks_ = [playing.create_task(one(name, script)) for name, script in says]
+    return [task.result() for task in tasks_]
+
+
+async def test_a_task_is_solved_and_what_a_loop_left_behind_writes_does_not_count(
+    quick: Path, sandbox: DockerBackend
+) -> None:
+    environment = Harbor(path=str(quick / "hello-file"), mode="snapshot")
+    loop = running(CHEATS["a loop left behind"][1] + CHEATS["cat replaced"][1])
+    solved, idle, forged = await played(environment, sandbox, [("hello-file", one) for one in (None, [DONE], loop)])
+    assert (solved.reward, idle.reward, forged.reward) == (1.0, 0.0, 0.0)
+    assert solved.success and solved.info["flags"] == [] and forged.info["flags"] == ["undone: /bin/cat"]
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("mode", ["snapshot", "carry"])
+async def test_every_oracle_earns_one_and_nothing_does_not(folder: Path, sandbox: DockerBackend, mode: str) -> None:
+    environment = Harbor(path=str(folder), mode=mode)
+    assert len(TASKS) >= 10
+    for name, episode in zip(TASKS, await played(environment, sandbox, [(name, None) for name in TASKS]), strict=True):
+        assert (name, episode.reward, episode.success) == (name, 1.0, True), episode.info
+    idle = await played(environment, sandbox, [(name, [DONE]) for name in TASKS])
+    assert {name: one.reward for name, one in zip(TASKS, idle, strict=True)} == {
+        name: 0.5 if name == "partial" else 0.0 for name in TASKS
+    }
+    assert not any(one.success for one in idle)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("mode", ["snapshot", "carry"])
+async def test_no_cheat_earns_anything(folder: Path, sandbox: DockerBackend, mode: str, tmp_path: Path) -> None:
+    cheats = {**CHEATS, "ld.so.preload": ("fix-sum", preload(tmp_path))}
+    assert len(cheats) >= 14
+    says = [(task, running(command)) for task, command in cheats.values()]
+    episodes = await played(Harbor(path=str(folder), mode=mode), sandbox, says)
+    earned = {name: one.reward for name, one in zip(cheats, episodes, strict=True)}
+    assert earned == dict.fromkeys(cheats, 0.0)
+
+
+@pytest.mark.hostile
+async def test_cheats_do_earn_where_the_tests_run_in_the_agents_own_container(
+    folder: Path, sandbox: DockerBackend
+) -> None:
+    says = [(CHEATS[name][0], running(CHEATS[name][1])) for name in REAL]
+    episodes = await played(Harbor(path=str(folder), mode="live"), sandbox, says)
+    assert {name: one.reward for name, one in zip(REAL, episodes, strict=True)} == dict.fromkeys(REAL, 1.0)
+    assert all("live" in one.info["flags"] for one in episodes)  # type: ignore[operator]
+
+
+@pytest.mark.hostile
+async def test_no_valid_reward_is_zero_where_the_agent_caused_it(quick: Path, sandbox: DockerBackend) -> None:
+    toml = quick / "limits/task.toml"
+    toml.write_text(toml.read_text().replace("timeout_sec = 20", "timeout_sec = 4"))
+    words = {"nan": "invalid", "big": "missing", "none": "missing", "much": "invalid", "hang": "timeout"}
+    says = [("limits", running(f"echo {word} > word")) for word in words]
+    episodes = await played(Harbor(path=str(quick / "limits")), sandbox, says)
+    found = {word: (one.reward, one.info["flags"]) for word, one in zip(words, episodes, strict=True)}
+    assert found == {word: (0.0, [f"no valid reward: {fault}"]) for word, fault in words.items()}
+
+
+@pytest.mark.hostile
+async def test_broken_tests_cost_no_agent_its_reward(
+    quick: Path, sandbox: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = quick / "hello-file"
+    toml, tests = task / "task.toml", task / "tests/test.sh"
+    toml.write_text(toml.read_text() + '[verifier]\nenv = {BROKEN = "${HARBOR_TEST_BROKEN:-}"}\n')
+    tests.write_text(tests.read_text().replace("#!/bin/sh\n", '#!/bin/sh\n[ -z "$BROKEN" ] || exit 1\n'))
+    environment = Harbor(path=str(task))
+    [solved] = await played(environment, sandbox, [("hello-file", None)])
+    assert solved.reward == 1.0
+    monkeypatch.setenv("HARBOR_TEST_BROKEN", "yes")
+    [task_] = environment.tasks("test")
+    broken = await play(environment, task_, environment.solve(task_), sandbox=sandbox, may_break=True)
+    assert broken.outcome is Outcome.INFRA_ERROR and broken.reward is None
+    assert broken.error is not None and broken.error.kind == "unsupported" and "missing" in str(broken.info["verifier"])
+
+
+@pytest.mark.hostile
+async def test_a_task_whose_oracle_fails_is_left_out_by_name(quick: Path, sandbox: DockerBackend) -> None:
+    (quick / "start-script/solution/solve.sh").write_text("echo too bad; exit 3\n")
+    environment = Harbor(path=str(quick), tasks=["start-script", "hello-file"])
+    task = next(task for task in environment.tasks("test") if task.task_id == "start-script")
+    episode = await play(environment, task, [DONE], sandbox=sandbox, may_break=True)
+    assert episode.outcome is Outcome.INFRA_ERROR and episode.error is not None
+    assert "start-script can't be scored: its oracle does not solve it (solve.sh: exit code 3" in episode.error.message
+    again = Harbor(path=str(quick), tasks=["start-script", "hello-file"])
+    assert [task.task_id for task in again.tasks("test")] == ["hello-file"]
+    assert again.split_note("test").startswith("1 of 2 tasks are left out: start-script: its oracle does not")
