@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sysconfig
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,4 +208,13 @@ def task_images(busybox: Path, base: str | None, folder: Path) -> Iterator[dict[
         yield images
     finally:
         for image in reversed(images.values()):
-            subprocess.run(["docker", "rmi", "-f", image], check=True, capture_output=True)
+            _remove(image)
+
+
+def _remove(image: str) -> None:
+    """A container of it may be about to be removed, of a session that has ended."""
+    for _ in range(600):
+        if subprocess.run(["docker", "rmi", "-f", image], check=False, capture_output=True).returncode == 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"a container of {image} is left")
