@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
-from agentgym.families.registry import read_dense
+from agentgym.families.registry import known_router, read_dense
 from agentgym.generators.select import NativeEngineConfig, at_once, settle_engine, why_not_native
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import resolve_model
@@ -61,6 +61,7 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
         check_sampling(recipe)
         engine = settle_engine(recipe.generator, str(model_path), note)
         settled = settle_workers(settle_deterministic(replace(recipe, generator=engine)))
+    settled = settle_routes(settled, architecture)
     return Settled(
         recipe=settle_placement(settled, architecture, note),
         registry=registry or _registry_of(recipe),
@@ -121,6 +122,18 @@ def settle_deterministic(recipe: Recipe) -> Recipe:
         trainer=replace(recipe.trainer, device="cpu"),
         weights=replace(recipe.weights, keep=max(recipe.weights.keep, loop.num_slots + 2)),  # a group waits no longer
     )
+
+
+def settle_routes(recipe: Recipe, architecture: Architecture) -> Recipe:
+    """The generators record what trainer.router_replay replays. Raises UserError where there is nothing to replay."""
+    if recipe.trainer.router_replay == "off":
+        return recipe
+    known_router(architecture)
+    if recipe.sft is not None:
+        raise UserError(
+            "trainer.router_replay is rollout, and fine-tuning has no rollouts: set trainer.router_replay to off"
+        )
+    return replace(recipe, generator=replace(recipe.generator, routes=True))
 
 
 def settle_workers(recipe: Recipe) -> Recipe:

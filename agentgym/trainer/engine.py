@@ -106,6 +106,11 @@ class TitanEngine:
             raise ValueError(f"none of the {len(samples)} samples has a token to train; skip such a batch")
         if self._loss.needs_reference and not batch.has_reference:
             raise ValueError(f"{self._loss} needs ref_logprobs and the samples have none; run a reference model")
+        if self._built.routers is not None and batch.routes.shape[2] != self._built.routers.width:
+            raise ValueError(
+                f"trainer.router_replay is rollout, and the samples have routes of width {batch.routes.shape[2]} where "
+                f"the model's are {self._built.routers.width}: set generator.routes, or trainer.router_replay to off"
+            )
         weights_RL = token_weights(batch, self._loss.aggregation, self._loss.horizon)
         packed_s = time.perf_counter()
         totals, faults = Totals(self._loss.metrics, self._ranks.device), Faults(self._loss)

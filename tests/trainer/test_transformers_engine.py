@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from transformers import AutoModelForCausalLM
 from agentgym.families.by_transformers import transformers_config
 from agentgym.families.family import tiny_config
 from agentgym.families.registry import families
+from agentgym.models.routers import routers_of
 from agentgym.rl.losses.reinforce import Reinforce
+from agentgym.routes import Routes, joined
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.journal import Batch, decode, encode
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
@@ -52,12 +56,12 @@ def samples() -> list[Sample]:
     ]
 
 
-def engine(folder: Path, tmp_path: Path, **trainer: Any) -> TitanEngine:
+def engine(folder: Path, tmp_path: Path, rate: float = RATE, **trainer: Any) -> TitanEngine:
     return TitanEngine(
         TrainerSetup(
             model_path=str(folder),
             trainer=TrainerConfig(**{"engine": "transformers", "seq_len": 48, "device": "cpu"} | trainer),
-            optimizer=OptimizerConfig(lr=RATE, warmup_steps=0, max_grad_norm=1e9),
+            optimizer=OptimizerConfig(lr=rate, warmup_steps=0, max_grad_norm=1e9),
             loss=Reinforce(),
             total_steps=10,
             folder=str(tmp_path / "torchtitan"),
@@ -109,3 +113,38 @@ def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, tmp_
     plain_step(model, samples())
     assert largest_difference(trainer, model) < 2e-3
     trainer.close()
+
+
+def routed(model: Any, folder: Path, shift: int = 0) -> list[Sample]:
+    """The samples with the routes that the model itself takes, each id moved by `shift`; the last token has none."""
+    routers, found = routers_of(model.model, folder), []
+    for sample in samples():
+        routers.record()
+        with torch.no_grad():
+            model(input_ids=torch.tensor([sample.token_ids]), use_cache=False)
+        ids_TW = (routers.taken()[:-1] + shift) % 4
+        known = Routes(width=routers.width, ids=ids_TW.to(torch.uint16).numpy().tobytes())
+        found.append(replace(sample, routes=joined([known], len(sample.token_ids))))
+    return found
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("settings", [{}, {"activation_checkpoint": "full", "minibatches": 2}])
+def test_own_routes_replayed_change_no_step_and_others_do(
+    model_type: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Through packing, minibatches and recomputation, from a batch that went through the journal."""
+    folder = tmp_path / "model"
+    model, losses = made(model_type, folder), []
+    own, others = routed(model, folder), routed(model, folder, shift=1)
+    for replay, given in (("off", samples()), ("rollout", own), ("rollout", others)):
+        # so slow that no route changes between two updates
+        trainer = engine(folder, tmp_path, rate=1e-7, router_replay=replay, **settings)
+        assert trainer._rows.pack(given).num_rows < len(given)
+        metrics = trainer.train_step(decode(encode(Batch(step=1, version=0, samples=given))).samples)
+        losses.append((metrics["train/loss"], metrics["train/grad_norm"]))
+        if replay == "rollout":
+            with pytest.raises(ValueError, match="samples have routes of width 0 where the model's are 4"):
+                trainer.forward_backward(samples())
+        trainer.close()
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6) and losses[2] != pytest.approx(losses[0], abs=1e-4)
