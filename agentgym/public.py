@@ -48,6 +48,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "agentgym.rollout.tasks": "task samplers",
     "agentgym.sandbox": "sandboxes",
     "agentgym.serve.endpoint": "the endpoint for agent programs, in a program of one's own",
+    "agentgym.session_tools": "tools that work in a sandbox session",
     "agentgym.sinks": "metric sinks",
     "agentgym.stability": "the warning of old names, and the version that a plugin states",
     "agentgym.testing": "tests of plugins",
