@@ -135,8 +135,8 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     if moved:
         raise CommandFailed(moved)
     needs_more = (
-        words[:2] in (["agents", "check"], ["eval", "merge"]) or "openenv" in words
-    )  # a program, shards, a server
+        words[:2] in (["agents", "check"], ["eval", "merge"]) or "openenv" in words or "harbor" in words
+    )  # a program, shards, a server, containers
     if is_server or needs_more or (name and name not in OWN and not name.startswith("-")):
         command = load_command(name)
         parser = Parser(prog=f"agentgym {name}", description="", examples="")

@@ -353,7 +353,7 @@ WEAKENINGS = (
         name="a session's reset only says so",
         patches=(
             (
-                '        self._sweep(cast(int, frame.header["id"]), time.monotonic() + SWEEP_PATIENCE_S)\n',
+                '        self._end_all(cast(int, frame.header["id"]), wipe=True)\n',
                 '        self._answer({"id": cast(int, frame.header["id"]), "reason": None})\n',
             ),
         ),

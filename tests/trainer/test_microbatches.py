@@ -55,7 +55,7 @@ def allowed_always(positions_RL: Tensor, dtype: torch.dtype) -> None:
 def test_no_microbatch_waits_for_the_device(
     make_engine: Callable[..., TitanEngine], loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentgym.trainer.forward.packed_mask", allowed_always)
+    monkeypatch.setattr("agentgym.trainer.build.packed_mask", allowed_always)
     mismatch = MismatchConfig(engine=EngineLimits(mask=0.0), bound=0.1, drop="sequence")
     engine = make_engine(loss=loss, keep_logprobs=True, mismatch=mismatch)
     engine.train_step(draw_samples(9))  # of other weights, so that the next step masks tokens

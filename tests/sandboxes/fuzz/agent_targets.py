@@ -10,6 +10,7 @@ from pool_fakes import FakeAgent
 
 from agentgym.errors import InfraError
 from agentgym.sandbox import CallCase, FileRefused, GradeRequest, Limits, RunStatus
+from agentgym.types import SandboxSpec
 from agentgym_sandboxes.agent import frames
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
@@ -91,7 +92,7 @@ async def answers(random: Random) -> None:
             verdict = verdict_of(await container.call("grade", grade_blobs(request), SHORT), request)
             assert len(verdict.results) == 1
         elif roll == 3:
-            await session.open(DockerConfig(start_timeout_s=0.05), {})
+            await session.open(DockerConfig(start_timeout_s=0.05), {}, SandboxSpec(session=True))
             assert isinstance((await session.run("", limits=SHORT)).status, RunStatus)
         elif roll == 4:
             assert isinstance(await session.read("a"), bytes)
