@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
@@ -171,9 +170,10 @@ def write_tasks(folder: Path, images: Mapping[str, str]) -> Path:
     return folder
 
 
-@contextmanager
-def task_images(busybox: Path, base: str | None, folder: Path) -> Iterator[dict[str, str]]:
-    """Images by name. BUSYBOX: one static binary and its links. JUDGE: the same with tests of its own.
+def task_images(busybox: Path, base: str | None, folder: Path, made: list[str]) -> dict[str, str]:
+    """Images by name; `made` gets them, too, to be removed.
+
+    BUSYBOX: one static binary and its links. JUDGE: the same with tests of its own.
 
     base: our sandbox image; then PYTHON is there, too, which is that with pytest.
     """
@@ -196,25 +196,23 @@ def task_images(busybox: Path, base: str | None, folder: Path) -> Iterator[dict[
             source = Path(sysconfig.get_path("purelib")) / package
             subprocess.run(["cp", "-r", source, folder / "PYTHON/packages"], check=True)
     images: dict[str, str] = {}
-    try:
-        for name, files in contexts.items():
-            for file, text in files.items():
-                (folder / name).mkdir(exist_ok=True)
-                (folder / name / file).write_text(text.replace("FROM BUSYBOX", f"FROM {images.get('BUSYBOX')}"))
-            if name == "BUSYBOX":
-                subprocess.run(["cp", busybox, folder / name / "busybox"], check=True)
-            command = ["docker", "build", "-q", "--network", "none", str(folder / name)]
-            images[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-        yield images
-    finally:
-        for image in reversed(images.values()):
-            _remove(image)
+    for name, files in contexts.items():
+        for file, text in files.items():
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / file).write_text(text.replace("FROM BUSYBOX", f"FROM {images.get('BUSYBOX')}"))
+        if name == "BUSYBOX":
+            subprocess.run(["cp", busybox, folder / name / "busybox"], check=True)
+        command = ["docker", "build", "-q", "--network", "none", str(folder / name)]
+        images[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        made.append(images[name])
+    return images
 
 
-def _remove(image: str) -> None:
+def remove(image: str) -> None:
     """A container of it may be about to be removed, of a session that has ended."""
     for _ in range(600):
-        if subprocess.run(["docker", "rmi", "-f", image], check=False, capture_output=True).returncode == 0:
+        done = subprocess.run(["docker", "rmi", "-f", image], check=False, capture_output=True, text=True)
+        if done.returncode == 0 or "No such image" in done.stderr:  # gone with one that was made of it
             return
         time.sleep(0.1)
-    raise AssertionError(f"a container of {image} is left")
+    raise AssertionError(f"{image} is left: {done.stderr}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from harbor_cheats import CHEATS, preload
-from harbor_tasks import TASKS, task_images, write_tasks
+from harbor_tasks import TASKS, remove, task_images, write_tasks
 
 from agentgym.testing import play
 from agentgym.types import Episode, Message, Outcome
@@ -32,20 +32,29 @@ REAL = (
 
 
 @pytest.fixture(scope="module")
-def quick(busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tasks of a busybox alone."""
-    with task_images(busybox, None, tmp_path_factory.mktemp("images")) as images:
-        yield write_tasks(tmp_path_factory.mktemp("quick"), images)
+def made() -> Iterator[list[str]]:
+    """Images; they are removed after the sandbox, which keeps containers of them."""
+    images: list[str] = []
+    yield images
+    for image in reversed(images):
+        remove(image)
 
 
 @pytest.fixture(scope="module")
-def folder(busybox: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with task_images(busybox, reference_of(()), tmp_path_factory.mktemp("images")) as images:
-        yield write_tasks(tmp_path_factory.mktemp("tasks"), images)
+def quick(busybox: Path, made: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tasks of a busybox alone."""
+    images = task_images(busybox, None, tmp_path_factory.mktemp("images"), made)
+    return write_tasks(tmp_path_factory.mktemp("quick"), images)
+
+
+@pytest.fixture(scope="module")
+def folder(busybox: Path, made: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    images = task_images(busybox, reference_of(()), tmp_path_factory.mktemp("images"), made)
+    return write_tasks(tmp_path_factory.mktemp("tasks"), images)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sandbox(engine: str) -> AsyncIterator[DockerBackend]:
+async def sandbox(engine: str, made: list[str]) -> AsyncIterator[DockerBackend]:
     """With room for two agents, whose verdicts need further containers."""
     config = DockerConfig(pool_size=1, spares=0, spare_sessions=0, max_sessions=2, reap_every_s=1e6)
     async with DockerBackend(config) as backend:
