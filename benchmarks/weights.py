@@ -43,7 +43,7 @@ from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.generators.service import GeneratorService
 from agentgym.models.resolve import resolve_model
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -145,7 +145,7 @@ class Sync:
 
     async def _distance(self, samples: list[Sample]) -> float:
         """The largest difference of their log-probabilities from the trainer's."""
-        scored = await self.trainer.call(TitanTrainer.logprobs, samples)
+        scored = await self.trainer.call(TrainerActor.logprobs, samples)
         return max(
             abs(theirs - ours)
             for one, logprobs in zip(samples, scored, strict=True)

@@ -1,4 +1,4 @@
-"""A tiny Qwen3 or a relative of it with random weights, and samples for it."""
+"""A tiny model of any family with random weights, and samples for it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ def write_model(
     seed: int = 0,
     **changes: object,
 ) -> str:
-    """Write a Hugging Face folder with random weights, large enough to make logits differ. changes: of its config."""
+    """Write a Hugging Face folder with random weights, large enough to make logits differ. changes: of its config.
+
+    family: of `FAMILIES`, or another one, which is made as its record says.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if family not in FAMILIES:
+        return _write_other(folder, family, seed)
     settings: dict[str, object] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 32,
@@ -54,6 +59,24 @@ def write_model(
             torch.nn.init.uniform_(weight, -0.5, 0.5)
     model.to(dtype).save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text("{}")
+    return str(folder)
+
+
+def _write_other(folder: Path, family: str, seed: int) -> str:
+    from transformers import AutoModelForCausalLM
+
+    from agentgym.families.by_transformers import transformers_config
+    from agentgym.families.family import tiny_config
+    from agentgym.families.registry import families
+
+    torch.manual_seed(seed)
+    config = transformers_config(tiny_config(families()[family]), "config.json")
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, 0.1)
+    model.save_pretrained(folder)
     return str(folder)
 
 

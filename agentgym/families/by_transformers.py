@@ -96,8 +96,7 @@ def _on_meta(config: Mapping[str, Any], path: object) -> tuple[Any, dict[str, tu
             model = factory.from_config(built)
     except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: transformers builds no language model of it: {error}") from error
-    weights = dict(model.named_parameters(remove_duplicate=False))
-    stored = revert_weight_conversion(model, weights)
+    stored = revert_weight_conversion(model, model.state_dict())
     return built, {name: tuple(weight.shape) for name, weight in stored.items()}
 
 

@@ -38,7 +38,7 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.starts import record_start
 from agentgym.runs.steering import Steering
 from agentgym.tables.changeable import changeable
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.types import Group, Json, Task
 
 Held = Callable[[], Coroutine[Any, Any, None]]
@@ -92,7 +92,7 @@ class AsyncRun:
             keep=loop.keep_checkpoints,
             note=session.reporter.note,
         )
-        machine = await engines.trainer.call(TitanTrainer.get_machine)
+        machine = await engines.trainer.call(TrainerActor.get_machine)
         config = cast("dict[str, Json]", to_mapping(settled.recipe))
         record_start(folder, step=position.step, config=config, machine=machine)
         if state.position is not None:

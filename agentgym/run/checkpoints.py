@@ -14,7 +14,7 @@ from agentgym.run.in_flight import InFlight
 from agentgym.run.resume import RunState
 from agentgym.runs.checkpoints import discard, prune, save_position
 from agentgym.runs.folder import RunFolder
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 
@@ -38,8 +38,8 @@ class CheckpointWriter:
         """Returns when it is on the disk. None may be under way."""
         target = self.folder.checkpoint_dir(step)
         with self.activity.doing("save"):
-            await self.trainer.call(TitanTrainer.save, str(target / "trainer"))
-            await self.trainer.call(TitanTrainer.export_hf, str(target / "hf"))
+            await self.trainer.call(TrainerActor.save, str(target / "trainer"))
+            await self.trainer.call(TrainerActor.export_hf, str(target / "hf"))
             await self._save_reference(step)
 
     async def begin_write(self, step: int, count: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class CheckpointWriter:
         """
         target = self.folder.checkpoint_dir(step)
         with self.activity.doing("save"):
-            await self.trainer.call(TitanTrainer.begin_save, str(target / "trainer"), str(target / "hf"))
+            await self.trainer.call(TrainerActor.begin_save, str(target / "trainer"), str(target / "hf"))
             await self._save_reference(step)
         self._under_way = step, count
 
@@ -61,7 +61,7 @@ class CheckpointWriter:
 
     async def settle(self) -> None:
         """Have the one that is under way count if it is written. Raises what its writing raised."""
-        if self._under_way is not None and all(await self.trainer.call_all(TitanTrainer.save_is_written)):
+        if self._under_way is not None and all(await self.trainer.call_all(TrainerActor.save_is_written)):
             await self.finish()
 
     async def finish(self) -> None:
@@ -70,7 +70,7 @@ class CheckpointWriter:
             return
         step, count = self._under_way
         with self.activity.doing("save"):
-            metrics = await self.trainer.call(TitanTrainer.finish_save)
+            metrics = await self.trainer.call(TrainerActor.finish_save)
         self._under_way = None
         if metrics:
             self._metrics |= metrics
@@ -92,7 +92,7 @@ class CheckpointWriter:
 
     async def _save_reference(self, step: int) -> None:
         if isinstance(self.reference, ReferenceModel) and self.reference.moves:
-            await self.reference.call(TitanTrainer.export_hf, str(self.folder.checkpoint_dir(step) / "reference"))
+            await self.reference.call(TrainerActor.export_hf, str(self.folder.checkpoint_dir(step) / "reference"))
 
 
 @dataclass(slots=True, kw_only=True)

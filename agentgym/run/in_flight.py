@@ -8,7 +8,7 @@ from agentgym.loops.async_rl import Position
 from agentgym.rollout.playing import GroupOrder, Rollouts
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.in_flight import Begun, InFlightGroups, load_in_flight, save_in_flight, weight_files
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.types import Group, Task
 from agentgym.weights.store import WeightStore
@@ -37,7 +37,7 @@ class InFlight:
         older = weight_files(self.folder, position.step)
         if self.pinned and older.is_dir():
             versions = sorted({*position.versions} - {position.step})
-            await trainer.call(TitanTrainer.restore_versions, str(older), versions)
+            await trainer.call(TrainerActor.restore_versions, str(older), versions)
         return len(self._restored.ended)
 
     async def play(self, task: Task, group_id: int, *, version: int, newest: int, size: int, run_seed: int) -> Group:
@@ -80,7 +80,7 @@ class InFlight:
         save_in_flight(self.folder, position.step, position.next_group, kept)
         older = sorted({*position.versions} - {position.step})
         if older:
-            await trainer.call(TitanTrainer.keep_versions, str(weight_files(self.folder, position.step)), older)
+            await trainer.call(TrainerActor.keep_versions, str(weight_files(self.folder, position.step)), older)
 
     async def forget(self, position: Position, store: WeightStore) -> None:
         """Forgets, after a step, the groups before this position and the weights that no later group needs."""

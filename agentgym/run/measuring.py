@@ -28,7 +28,7 @@ from agentgym.run.engines import runtime_of, trainer_setup
 from agentgym.run.gym import Gym
 from agentgym.run.settle import Settled
 from agentgym.runs.report import Reporter
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Completion, Episode, GenerateRequest, Group, Sample, SamplingParams
@@ -169,7 +169,7 @@ class _Measurement:
             began = time.perf_counter()
             await self.trainer.push_weights(version)
             if self.settled.recipe.generator.engine.sleeps:
-                await self.trainer.call_all(TitanTrainer.release_memory)
+                await self.trainer.call_all(TrainerActor.release_memory)
             pushed = time.perf_counter()
             await self.generator.update_weights(version)
         return pushed - began, time.perf_counter() - pushed

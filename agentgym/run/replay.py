@@ -27,7 +27,7 @@ from agentgym.runs.metrics import MetricsRow
 from agentgym.runs.records import restore_groups
 from agentgym.runs.report import Reporter
 from agentgym.runs.starts import Start, start_of
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.checkpoint import check
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.learner import TitanLearner
@@ -140,15 +140,15 @@ async def replay(
         before = folder.checkpoint_dir(plan.checkpoint) / "trainer"
         check(str(before), str(model), step=plan.checkpoint)
         async with trainer_processes(recipe, str(model), scratch, reporter) as (trainer, learner):
-            await trainer.call(TitanTrainer.load, str(before))
-            result = _result(plan, recipe, await trainer.call(TitanTrainer.get_machine), bound)
+            await trainer.call(TrainerActor.load, str(before))
+            result = _result(plan, recipe, await trainer.call(TrainerActor.get_machine), bound)
             for step in plan.steps:
                 if step == plan.step and changed is not None and step - 1 > plan.checkpoint:
                     before = scratch / "before"
-                    await trainer.call(TitanTrainer.save, str(before))
+                    await trainer.call(TrainerActor.save, str(before))
                 trained, skipped = restore_groups(folder.read_episodes(step))
-                await trainer.call(TitanTrainer.hold_version, step - 1)
-                await trainer.call(TitanTrainer.set_rate, rate_at(folder, step, recipe.optimizer.lr))
+                await trainer.call(TrainerActor.hold_version, step - 1)
+                await trainer.call(TrainerActor.set_rate, rate_at(folder, step, recipe.optimizer.lr))
                 figures = await _figures(learner, step, trained, skipped)
                 result.steps.append(compare_step(step, plan.recorded[step].metrics, figures))
                 reporter.step(step, plan.step, figures)
@@ -160,8 +160,8 @@ async def replay(
             result.changed = rollout_metrics([episode for group in skipped for episode in group.episodes])
             return result
         async with trainer_processes(changed, str(model), scratch, reporter) as (trainer, learner):
-            await trainer.call(TitanTrainer.load, str(before))
-            await trainer.call(TitanTrainer.hold_version, plan.step - 1)
+            await trainer.call(TrainerActor.load, str(before))
+            await trainer.call(TrainerActor.hold_version, plan.step - 1)
             result.changed = await _figures(learner, plan.step, trained, skipped)
     return result
 

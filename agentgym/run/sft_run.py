@@ -28,7 +28,7 @@ from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sinks import StepEpisodes
-from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.actor import TrainerActor, TrainerStatus
 from agentgym.types import Group, Message, Sample
 
 
@@ -90,10 +90,10 @@ class SftTrainerCalls:
 
     async def _logprobs(self, samples: list[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
         with self._activity.doing("train"):
-            return await self._keeper.call(TitanTrainer.logprobs, samples, trained_only)
+            return await self._keeper.call(TrainerActor.logprobs, samples, trained_only)
 
     async def _status(self) -> TrainerStatus:
-        return await self._keeper.call(TitanTrainer.get_status)
+        return await self._keeper.call(TrainerActor.get_status)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import derive_seed
 from agentgym.rollout.tasks import held_out_tasks
 from agentgym.run.gym import Gym
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.types import Completion, GenerateRequest, Sample, SamplingParams
 
@@ -35,7 +35,7 @@ async def check_sync(
     versions = {span.version for completion in completions for span in completion.versions}
     assert versions == {step}, f"after the update to {step} the generators sample from {versions}"
     samples = [_untrained(f"sync-{step}-{n}", prompt_ids, one) for n, one in enumerate(completions)]
-    scored = await trainer.call(TitanTrainer.logprobs, samples)
+    scored = await trainer.call(TrainerActor.logprobs, samples)
     distances = [
         abs(a - b)
         for logprobs, completion in zip(scored, completions, strict=True)

@@ -17,7 +17,7 @@ from agentgym.run.calls import Call
 from agentgym.run.checkpoints import CheckpointWriter
 from agentgym.run.sinks import Sinks
 from agentgym.text.chat import ChatRenderer
-from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.actor import TrainerActor, TrainerStatus
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
@@ -133,7 +133,7 @@ class TrainerCalls:
                 "pieces=Pieces(loss=...)"
             )
         else:
-            metrics = await self._client.call_unrecorded(TitanTrainer.own_step, groups, targets, by_value(own))
+            metrics = await self._client.call_unrecorded(TrainerActor.own_step, groups, targets, by_value(own))
         await self._checkpoints.settle()
         return StepMetrics(metrics)
 
@@ -141,19 +141,19 @@ class TrainerCalls:
         await self._learner.publish(policy_version)
 
     async def _forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
-        return await self._client.call_unrecorded(TitanTrainer.forward_backward, samples)
+        return await self._client.call_unrecorded(TrainerActor.forward_backward, samples)
 
     async def _optimizer_step(self) -> dict[str, float]:
-        return await self._client.call_unrecorded(TitanTrainer.optimizer_step)
+        return await self._client.call_unrecorded(TrainerActor.optimizer_step)
 
     async def _clear_gradients(self) -> None:
-        await self._client.call_unrecorded(TitanTrainer.clear_gradients)
+        await self._client.call_unrecorded(TrainerActor.clear_gradients)
 
     async def _logprobs(self, samples: Sequence[Sample], trained_only: bool = False) -> list[tuple[float, ...]]:
-        return await self._client.call(TitanTrainer.logprobs, samples, trained_only)
+        return await self._client.call(TrainerActor.logprobs, samples, trained_only)
 
     async def _status(self) -> TrainerStatus:
-        return await self._client.call(TitanTrainer.get_status)
+        return await self._client.call(TrainerActor.get_status)
 
 
 def as_groups(items: Sequence[Any], advantage: Advantage) -> list[Group]:

@@ -28,7 +28,7 @@ from agentgym.weights.store import WeightStore
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentgym.trainer.engine import TitanEngine
+    from agentgym.trainer.engine import TrainingEngine
     from agentgym.trainer.own_tensors import Batch
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class TrainerStatus:
     version: int
 
 
-class TitanTrainer(ServiceActor):
+class TrainerActor(ServiceActor):
     """Every endpoint is called on all processes at once, with the same arguments, but for samples: what a process does
     not read is empty in those that it gets, see `Share`. Rank 0 alone returns scores.
 
@@ -61,7 +61,7 @@ class TitanTrainer(ServiceActor):
         self._setup = setup
         self._store = store
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
-        self._built: TitanEngine | None = None
+        self._built: TrainingEngine | None = None
         self._garbage = Garbage()
 
     async def on_start(self) -> None:
@@ -96,7 +96,7 @@ class TitanTrainer(ServiceActor):
 
     @endpoint
     async def own_samples(self, lengths: array[int], step: bool) -> array[int]:
-        """Which samples this process reads, by index; see `TitanEngine.own_samples`."""
+        """Which samples this process reads, by index; see `TrainingEngine.own_samples`."""
         return array("q", await self._run(lambda: self._engine.own_samples(lengths, step=step)))
 
     @endpoint
@@ -225,16 +225,16 @@ class TitanTrainer(ServiceActor):
         await self._close()
 
     @property
-    def _engine(self) -> TitanEngine:
+    def _engine(self) -> TrainingEngine:
         if self._built is None:
             raise InfraError("the trainer has no engine; call setup first")
         return self._built
 
-    def _build(self) -> TitanEngine:
-        from agentgym.trainer.engine import TitanEngine  # torch, only in this process
+    def _build(self) -> TrainingEngine:
+        from agentgym.trainer.engine import TrainingEngine  # torch, only in this process
 
         # CUDA_VISIBLE_DEVICES selects the GPUs already, so the engine counts from 0.
-        return TitanEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
+        return TrainingEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
 
     def _step(self, method: Callable[..., dict[str, float]], *args: object) -> dict[str, float]:
         metrics = method(*args)

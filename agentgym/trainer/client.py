@@ -15,7 +15,7 @@ from agentgym.actors.process_group import NoAnswer, ProcessDied, ProcessGroup
 from agentgym.actors.runtime import Runtime, current_runtime
 from agentgym.errors import InfraError
 from agentgym.rl.columns import SampleColumns
-from agentgym.trainer.actor import TitanTrainer, TrainerBroken
+from agentgym.trainer.actor import TrainerActor, TrainerBroken
 from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -54,7 +54,7 @@ class TrainerClient:
         self._name = name
         self._max_restarts = max_restarts
         self._in_a_row = 0
-        self._group: ProcessGroup[TitanTrainer] | None = None
+        self._group: ProcessGroup[TrainerActor] | None = None
         self._one_call = asyncio.Lock()
         self._back = asyncio.Event()  # another one for each time that it comes back
         self._reviving: asyncio.Task[object] | None = None
@@ -76,21 +76,21 @@ class TrainerClient:
             limit = f"a first start that hangs is made twice; raise trainer.step_timeout_s ({self._timeout_s:g} s) "
             await self._restart(error, most=1, limit=f"{limit}if it takes longer")
 
-    async def call(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
+    async def call(self, method: Endpoint[TrainerActor, *Ts, R], *args: *Ts) -> R:
         """Call an endpoint on every process; the answer of rank 0, whose metrics are of the whole batch."""
         return (await self.call_all(method, *args))[0]
 
-    async def call_all(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
+    async def call_all(self, method: Endpoint[TrainerActor, *Ts, R], *args: *Ts) -> list[R]:
         """Call an endpoint on every process; answers by rank."""
         return await self._insist(lambda: self._ask(method, *args))
 
     async def train_step(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One optimizer step; returns the metrics."""
-        return await self.call(TitanTrainer.train_step, await asyncio.to_thread(SampleColumns.of, samples))
+        return await self.call(TrainerActor.train_step, await asyncio.to_thread(SampleColumns.of, samples))
 
     async def push_weights(self, version: int) -> None:
         """Store the weights under a version."""
-        await self.call(TitanTrainer.push_weights, version)
+        await self.call(TrainerActor.push_weights, version)
 
     async def revive(self) -> None:
         """Return once its processes answer and hold what those before them had; where they are lost, replace them.
@@ -98,7 +98,7 @@ class TrainerClient:
         It may be called beside a call, which notices a loss itself. Raises what a call would raise.
         """
         if self._reviving is None or self._reviving.done():
-            self._reviving = asyncio.create_task(self.call(TitanTrainer.get_status), name=f"{self._name} comes back")
+            self._reviving = asyncio.create_task(self.call(TrainerActor.get_status), name=f"{self._name} comes back")
         reviving, back = self._reviving, asyncio.ensure_future(self._back.wait())
         try:
             await asyncio.wait({reviving, back}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,14 +140,14 @@ class TrainerClient:
                     await self._restart(error)
                     ask = again or ask
 
-    async def _ask(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> list[R]:
+    async def _ask(self, method: Endpoint[TrainerActor, *Ts, R], *args: *Ts) -> list[R]:
         """Where samples come first among the arguments, each of several processes gets whole only what it reads."""
         group, given = self._started(), cast("tuple[Any, ...]", args)
         samples = await asyncio.to_thread(_samples_of, given) if self._setup.trainer.procs > 1 else None
         if samples is None:
             return await group.call(method, *args, timeout_s=self._timeout_s)
-        lengths, of_step = array("q", samples.lengths.tolist()), cast(object, method) is TitanTrainer.train_step
-        own = await group.call(TitanTrainer.own_samples, lengths, of_step, timeout_s=self._timeout_s)
+        lengths, of_step = array("q", samples.lengths.tolist()), cast(object, method) is TrainerActor.train_step
+        own = await group.call(TrainerActor.own_samples, lengths, of_step, timeout_s=self._timeout_s)
         arguments: list[Any] = [(samples.share(indices), *given[1:]) for indices in own]
         return await group.call_each(method, arguments, timeout_s=self._timeout_s)
 
@@ -197,19 +197,19 @@ class TrainerClient:
         self._group = self._new_group()
         try:
             await self._group.start(timeout_s=self._timeout_s)
-            await self._ask(TitanTrainer.setup)
+            await self._ask(TrainerActor.setup)
         except BaseException as error:
             if isinstance(error, NoAnswer):
                 self._group.give_up(str(error))
             await self._stop()
             raise
 
-    def _new_group(self) -> ProcessGroup[TitanTrainer]:
+    def _new_group(self) -> ProcessGroup[TrainerActor]:
         part = "trainer" if self._name == "trainer" else "reference"  # a teacher, too, is beside the trainer
         options = trainer_options(self._setup.trainer, self._store, part)
-        return TitanTrainer.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
+        return TrainerActor.launch(self._name, self._setup, self._store, options=options, runtime=self._runtime)
 
-    def _started(self) -> ProcessGroup[TitanTrainer]:
+    def _started(self) -> ProcessGroup[TrainerActor]:
         if self._group is None:
             raise InfraError(f"the {self._name} is not running; await start() first")
         return self._group

@@ -11,7 +11,7 @@ from agentgym.rl.samples import group_samples
 from agentgym.rl.trained import columns_of, exact_by_turn, of_trained
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import BranchWeights
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.types import Group, Sample
@@ -52,7 +52,7 @@ class Credit:
                 teacher = by_turn(await self.teacher.forward(samples, trained_only=True))
         if advantage.needs_critic:
             with activity.doing("critic"):
-                values = by_turn(await trainer.call(TitanTrainer.values, samples))
+                values = by_turn(await trainer.call(TrainerActor.values, samples))
         batch = StepBatch(groups=groups, reference=reference, teacher=teacher, values=values)
         returns = assign_batch(batch, advantage)
         columns = columns_of(samples, groups, returns) if returns else [()] * len(samples)

@@ -48,7 +48,7 @@ GIVEN = ("sampler_logprobs", "ref_logprobs", "advantages", "versions", "sample_i
 """Columns of a batch that its losses always get."""
 
 
-class TitanEngine:
+class TrainingEngine:
     """One process's part of the trainer; every method is called on all ranks with the same arguments.
 
     step: optimizer steps so far. version: of the newest published weights, set by the publisher; the metric

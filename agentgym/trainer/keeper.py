@@ -15,7 +15,7 @@ from typing import TypeVar, TypeVarTuple
 from agentgym.actors.endpoint import Endpoint
 from agentgym.actors.runtime import Runtime
 from agentgym.rl.columns import SampleColumns
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.journal import Batch, Journal
 from agentgym.trainer.mismatch_watch import MismatchWatch
@@ -84,16 +84,16 @@ class TrainerKeeper(TrainerClient):
     async def push_weights(self, version: int) -> None:
         """Raises ValueError when the store holds the version, unless it is from the processes that were just lost."""
         await self._insist(
-            lambda: self._ask(TitanTrainer.push_weights, version), again=lambda: self._push_if_missing(version)
+            lambda: self._ask(TrainerActor.push_weights, version), again=lambda: self._push_if_missing(version)
         )
         self._version, self._published_at, self._moved = version, self.step, False
 
     async def set_rate(self, rate: float) -> None:
         """Train the steps from now on with another optimizer.lr."""
         self.rate = rate
-        await self._insist(lambda: self._ask(TitanTrainer.set_rate, rate), again=self._nothing)
+        await self._insist(lambda: self._ask(TrainerActor.set_rate, rate), again=self._nothing)
 
-    async def call_unrecorded(self, method: Endpoint[TitanTrainer, *Ts, R], *args: *Ts) -> R:
+    async def call_unrecorded(self, method: Endpoint[TrainerActor, *Ts, R], *args: *Ts) -> R:
         """A call that changes the trainer beside the journal: a loss can't be made good from then on, and is raised."""
         self._max_restarts = 0
         return (await self._ask(method, *args))[0]
@@ -107,13 +107,13 @@ class TrainerKeeper(TrainerClient):
         first, rate = 0, self._setup.optimizer.lr
         if self._checkpoint is not None:
             first, folder = self._checkpoint
-            await self._ask(TitanTrainer.load, str(folder))
+            await self._ask(TrainerActor.load, str(folder))
         for step in range(first, self.step + 1):
             if step > first:
                 batch = await asyncio.to_thread(self.journal.read, step)
                 await self._hold(batch.version, moved=batch.moved)
                 rate = await self._change_rate(rate, self.rate if batch.rate is None else batch.rate)
-                await self._ask(TitanTrainer.train_step, batch.samples)
+                await self._ask(TrainerActor.train_step, batch.samples)
             if self._holds_weights and self._version is not None and step == self._published_at:
                 await self._store_again(self._version)
         await self._change_rate(rate, self.rate)
@@ -122,11 +122,11 @@ class TrainerKeeper(TrainerClient):
 
     async def _change_rate(self, before: float, rate: float) -> float:
         if rate != before:
-            await self._ask(TitanTrainer.set_rate, rate)
+            await self._ask(TrainerActor.set_rate, rate)
         return rate
 
     async def _hold(self, version: int, *, moved: bool) -> None:
-        await self._ask(TitanTrainer.hold_moved if moved else TitanTrainer.hold_version, version)
+        await self._ask(TrainerActor.hold_moved if moved else TrainerActor.hold_version, version)
 
     async def _nothing(self) -> None:
         """`_restart` has restored it already."""
@@ -138,13 +138,13 @@ class TrainerKeeper(TrainerClient):
         if there and self._holds_weights:
             await self._store.delete(version)
             there = False
-        return await self._ask(TitanTrainer.hold_version if there else TitanTrainer.push_weights, version)
+        return await self._ask(TrainerActor.hold_version if there else TrainerActor.push_weights, version)
 
     async def _store_again(self, version: int) -> None:
         assert self._store is not None
         for lost in await self._store.versions():
             await self._store.delete(lost)
-        await self._ask(TitanTrainer.push_weights, version)
+        await self._ask(TrainerActor.push_weights, version)
 
     def _goes_on_at(self) -> str:
         first = self._checkpoint[0] if self._checkpoint else 0

@@ -9,7 +9,7 @@ from typing import Protocol
 from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.config import BranchWeights
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
@@ -75,7 +75,7 @@ class TitanLearner:
         with self.activity.doing("train"):
             metrics = await self.trainer.train_step(samples)
             if self.keep_logprobs:
-                self.trained_logprobs = await self.trainer.call(TitanTrainer.trained_logprobs)
+                self.trained_logprobs = await self.trainer.call(TrainerActor.trained_logprobs)
             return metrics
 
     async def publish(self, version: int) -> None:
@@ -84,4 +84,4 @@ class TitanLearner:
             if self.reference is not None:
                 await self.reference.follow(version)
             if self.sleeper is not None:  # its memory is wanted back
-                await self.trainer.call_all(TitanTrainer.release_memory)
+                await self.trainer.call_all(TrainerActor.release_memory)

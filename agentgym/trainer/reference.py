@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from agentgym.actors.runtime import Runtime
 from agentgym.rl.columns import SampleColumns
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -84,9 +84,9 @@ class ReferenceModel(TrainerClient):
         kept = next(folder for folder in self._kept if str(folder) != self._setup.model_path)
 
         async def move() -> None:
-            await self._ask(TitanTrainer.follow, step, self._mix)
+            await self._ask(TrainerActor.follow, step, self._mix)
             if self._max_restarts:
-                await self._ask(TitanTrainer.export_hf, str(kept))
+                await self._ask(TrainerActor.export_hf, str(kept))
 
         await self._insist(move)  # a new process has moved by no part of it: it holds what was kept before
         if self._max_restarts:
@@ -124,7 +124,7 @@ class ReferenceModel(TrainerClient):
 
     async def _score(self, samples: Sequence[Sample], *, trained_only: bool) -> Scores:
         samples = await asyncio.to_thread(SampleColumns.of, samples)
-        logprobs = await self.call(TitanTrainer.logprobs, samples, trained_only)
+        logprobs = await self.call(TrainerActor.logprobs, samples, trained_only)
         self._in_a_row = 0
         return logprobs
 
@@ -163,4 +163,4 @@ class BaseOfTrainer:
 
     async def forward(self, samples: Sequence[Sample], trained_only: bool = False) -> Scores:
         """The log-probabilities, as `ReferenceModel.forward` gives them."""
-        return await self.trainer.call(TitanTrainer.base_logprobs, samples, trained_only)
+        return await self.trainer.call(TrainerActor.base_logprobs, samples, trained_only)

@@ -43,7 +43,7 @@ class PolicyRecipe:
 
 def run(recipe: PolicyRecipe, say: Callable[[str], None]) -> Path:
     """Writes a Hugging Face folder, `policy` in `recipe.out`, and returns it. The same recipe gives the same policy."""
-    from agentgym.trainer.engine import TitanEngine
+    from agentgym.trainer.engine import TrainingEngine
 
     out = Path(recipe.out)
     start = out / "start"
@@ -60,7 +60,7 @@ def run(recipe: PolicyRecipe, say: Callable[[str], None]) -> Path:
     stream = StreamConfig(mix=recipe.mix, seed=recipe.seed, tokenizer=str(start), seq_len=recipe.trainer.seq_len)
     made = chunks(stream, recipe.workers if recipe.workers >= 0 else max(0, (os.cpu_count() or 1) - 2))
     with closing(made):
-        engine = TitanEngine(setup)
+        engine = TrainingEngine(setup)
         began = time.monotonic()
         for step, samples in enumerate(_batches(made, recipe.conversations_per_step), start=1):
             metrics = engine.train_step(samples)

@@ -18,9 +18,9 @@ from agentgym.actors.network import LOOPBACK
 from agentgym.actors.runtime import Runtime
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.service import GeneratorService
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.journal import Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.reference import ReferenceModel
@@ -50,7 +50,7 @@ def make_setup(policy: str, folder: Path, procs: int = 1) -> TrainerSetup:
 
 
 def left_alone(setup: TrainerSetup) -> dict[str, torch.Tensor]:
-    engine = TitanEngine(setup)
+    engine = TrainingEngine(setup)
     for version, samples in enumerate(BATCHES):
         engine.version = version
         engine.train_step(samples)
@@ -86,7 +86,7 @@ async def test_a_kill_in_a_step_in_a_save_and_in_a_publication_changes_no_bit(po
                 saved = tmp_path / "saved"
                 async with asyncio.TaskGroup() as both:
                     both.create_task(kill_once_there(tmp_path / "saved.partial", trainer))
-                    both.create_task(trainer.call(TitanTrainer.save, str(saved)))
+                    both.create_task(trainer.call(TrainerActor.save, str(saved)))
                 trainer.saved(step, saved)
         assert trainer.restarts == 3
         assert not [*tmp_path.glob("step"), *tmp_path.glob("publish"), *store.folder.glob("*.part")]
@@ -107,7 +107,7 @@ async def test_a_lost_rank_and_a_lost_reference_come_back(policy: str, tmp_path:
         os.kill(reference.pids()[0], signal.SIGKILL)
         (tmp_path / "step").touch()  # of rank 1 alone: rank 0 waits for it
         await trainer.train_step(BATCHES[0])
-        assert [status.step for status in await trainer.call_all(TitanTrainer.get_status)] == [1, 1]
+        assert [status.step for status in await trainer.call_all(TrainerActor.get_status)] == [1, 1]
         assert await reference.forward(BATCHES[0]) == before
         assert (trainer.restarts, reference.restarts) == (1, 1)
         await asyncio.gather(trainer.close(), reference.close())

@@ -22,7 +22,7 @@ from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
 from agentgym.rl.columns import SampleColumns
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
@@ -64,28 +64,28 @@ async def test_two_processes_train_publish_save_and_come_back(policy: Path, tmp_
         trainer = TrainerClient(setup(policy, tmp_path / "titan", procs=2), store=store)
         await trainer.start()
         assert len(set(trainer.pids())) == 2
-        await trainer.call(TitanTrainer.push_weights, 0)
+        await trainer.call(TrainerActor.push_weights, 0)
         first = dict(await store.get(0))
         expected = load_file(policy / "model.safetensors")
         assert {k for k in expected if k != "lm_head.weight"} == {k for k in first if k != "lm_head.weight"}
         assert all(torch.equal(first[k], expected[k]) for k in first if k in expected)
 
-        metrics = await trainer.call(TitanTrainer.train_step, SAMPLES)
+        metrics = await trainer.call(TrainerActor.train_step, SAMPLES)
         assert math.isfinite(metrics["train/grad_norm"]) and metrics["train/grad_norm"] > 0
-        await trainer.call(TitanTrainer.push_weights, 1)
+        await trainer.call(TrainerActor.push_weights, 1)
         assert any(not torch.equal(first[name], tensor) for name, tensor in await store.get(1))
         with pytest.raises(ValueError, match="version 1 is stored already"):
-            await trainer.call(TitanTrainer.push_weights, 1)
-        assert [s.step for s in await trainer.call_all(TitanTrainer.get_status)] == [1, 1]
+            await trainer.call(TrainerActor.push_weights, 1)
+        assert [s.step for s in await trainer.call_all(TrainerActor.get_status)] == [1, 1]
 
-        await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
-        before, of_other = await trainer.call_all(TitanTrainer.logprobs, SAMPLES)
+        await trainer.call(TrainerActor.save, str(tmp_path / "checkpoint"))
+        before, of_other = await trainer.call_all(TrainerActor.logprobs, SAMPLES)
         assert len(before) == len(SAMPLES) and of_other == []
-        await trainer.call(TitanTrainer.train_step, SAMPLES)
-        assert await trainer.call(TitanTrainer.logprobs, SAMPLES) != before
-        await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))
-        assert await trainer.call(TitanTrainer.logprobs, SAMPLES) == before
-        await trainer.call(TitanTrainer.export_hf, str(tmp_path / "hf"))
+        await trainer.call(TrainerActor.train_step, SAMPLES)
+        assert await trainer.call(TrainerActor.logprobs, SAMPLES) != before
+        await trainer.call(TrainerActor.load, str(tmp_path / "checkpoint"))
+        assert await trainer.call(TrainerActor.logprobs, SAMPLES) == before
+        await trainer.call(TrainerActor.export_hf, str(tmp_path / "hf"))
         exported = load_file(tmp_path / "hf" / "model.safetensors")
         published = dict(await store.get(1))
         assert all(torch.equal(exported[name], tensor) for name, tensor in published.items())
@@ -114,19 +114,19 @@ async def test_each_rank_is_sent_its_rows_alone_and_trains_the_same_bits(
         given = replace(given, loss=Grpo(aggregation="sequence_mean"), critic=True, keep_logprobs=True)
         trainer = TrainerClient(given)
         await trainer.start()
-        await trainer.call(TitanTrainer.save, str(tmp_path / "checkpoint"))
+        await trainer.call(TrainerActor.save, str(tmp_path / "checkpoint"))
 
         async def whole(method: Any, *args: object) -> Any:
             return (await trainer._started().call(method, *args, timeout_s=LONG_S))[0]
 
         found: list[list[Any]] = []
         for call in (whole, trainer.call):
-            await trainer.call(TitanTrainer.load, str(tmp_path / "checkpoint"))
+            await trainer.call(TrainerActor.load, str(tmp_path / "checkpoint"))
             runtime.sent.clear()
-            steps = [await call(TitanTrainer.train_step, SampleColumns.of(samples)) for _ in range(2)]
+            steps = [await call(TrainerActor.train_step, SampleColumns.of(samples)) for _ in range(2)]
             metrics = [{name: step[name] for name in step if "/time/" not in name} for step in steps]
-            scored = [await call(method, samples) for method in (TitanTrainer.logprobs, TitanTrainer.values)]
-            kept = await trainer.call(TitanTrainer.trained_logprobs)
+            scored = [await call(method, samples) for method in (TrainerActor.logprobs, TrainerActor.values)]
+            kept = await trainer.call(TrainerActor.trained_logprobs)
             found.append([metrics, scored, kept, runtime.sent["train_step"]])
         (*before, all_bytes), (*after, own_bytes) = found
         assert after == before and found[0][0][0]["train/grad_norm"] > 0
@@ -140,14 +140,14 @@ async def test_a_reference_gives_the_logprobs_of_the_first_weights(policy: Path,
         trainer = TrainerClient(setup(policy, tmp_path / "titan"))
         reference = ReferenceModel(setup(policy, tmp_path / "titan"))
         await asyncio.gather(trainer.start(), reference.start())
-        before = await trainer.call(TitanTrainer.logprobs, SAMPLES)
-        summed = await trainer.call(TitanTrainer.forward_backward, SAMPLES)
-        assert math.isfinite(summed["train/loss"]) and await trainer.call(TitanTrainer.logprobs, SAMPLES) == before
-        assert (await trainer.call(TitanTrainer.optimizer_step))["train/grad_norm"] > 0
-        assert (await trainer.call(TitanTrainer.get_status)).step == 1
-        assert await reference.forward(SAMPLES) == before != await trainer.call(TitanTrainer.logprobs, SAMPLES)
+        before = await trainer.call(TrainerActor.logprobs, SAMPLES)
+        summed = await trainer.call(TrainerActor.forward_backward, SAMPLES)
+        assert math.isfinite(summed["train/loss"]) and await trainer.call(TrainerActor.logprobs, SAMPLES) == before
+        assert (await trainer.call(TrainerActor.optimizer_step))["train/grad_norm"] > 0
+        assert (await trainer.call(TrainerActor.get_status)).step == 1
+        assert await reference.forward(SAMPLES) == before != await trainer.call(TrainerActor.logprobs, SAMPLES)
         with pytest.raises(InfraError, match="no weight store"):
-            await trainer.call(TitanTrainer.push_weights, 1)
+            await trainer.call(TrainerActor.push_weights, 1)
         await asyncio.gather(trainer.close(), reference.close())
 
 
@@ -159,7 +159,7 @@ async def test_the_death_of_a_trainer_process_names_it_at_once(policy: Path, tmp
         victim = trainer.pids()[0]
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(InfraError, match=rf"process {victim} \(rank 0\) of trainer died"):
-            await asyncio.wait_for(trainer.call(TitanTrainer.train_step, SAMPLES), LONG_S)
+            await asyncio.wait_for(trainer.call(TrainerActor.train_step, SAMPLES), LONG_S)
         await trainer.close()
 
 
@@ -179,7 +179,7 @@ async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path
         store = await WeightsConfig(store=TorchStoreConfig()).open("trainer-test", runtime=runtime)
         trainer = TrainerClient(setup(policy, tmp_path / "titan"), store=store)
         await trainer.start()
-        await trainer.call(TitanTrainer.push_weights, 4)
+        await trainer.call(TrainerActor.push_weights, 4)
         read = dict(await store.get(4))
         expected = load_file(policy / "model.safetensors")
         assert all(torch.equal(read[name], expected[name]) for name in read)

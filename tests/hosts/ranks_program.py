@@ -14,7 +14,7 @@ from agentgym.actors.host_care import open_runtime
 from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import AttachLauncher
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -47,7 +47,7 @@ async def main(folder: Path, machines: tuple[str, ...]) -> None:
         assert trainer._group is not None
         where = [host.name for host in trainer._group.hosts]
         gpus = {host.name: host.gpus for host in runtime.hosts.all}
-        steps = [await trainer.call(TitanTrainer.train_step, samples) for samples in BATCHES]
+        steps = [await trainer.call(TrainerActor.train_step, samples) for samples in BATCHES]
         await trainer.close()
     (folder / "found.json").write_text(json.dumps({"hosts": where, "gpus": gpus, "figures": compared(steps)}))
 

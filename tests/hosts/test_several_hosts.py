@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.runs.audit import audit
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from tests.hosts.namespaces import NamespaceHost, namespaces, why_unavailable
 from tests.hosts.ranks_program import BATCHES, compared, make_setup
 
@@ -55,7 +55,7 @@ async def test_ranks_on_two_hosts_compute_what_one_process_does(tmp_path: Path) 
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["hosts"] == ["host0", "host1"]
     assert found["gpus"] == {"host0": ["GPU-a1", "7"], "host1": ["3"]}, "those that each host was given, not all it has"
-    engine = TitanEngine(make_setup(tmp_path, 1))
+    engine = TrainingEngine(make_setup(tmp_path, 1))
     wanted = compared([engine.train_step(samples) for samples in BATCHES])
     engine.close()
     assert found["figures"] == pytest.approx(wanted, rel=1e-5) and len(set(wanted)) > 3

@@ -34,7 +34,7 @@ from agentgym.run.settle import Settled
 from agentgym.run.sinks import Sinks
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import PlainReporter
-from agentgym.trainer.actor import TitanTrainer, TrainerStatus
+from agentgym.trainer.actor import TrainerActor, TrainerStatus
 from agentgym.trainer.checkpoint import write_manifest
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.journal import Journal
@@ -78,13 +78,13 @@ class FakeTrainer:
         self.written = False  # of what was copied
 
     async def call(self, method: object, *args: str) -> object:
-        if method is TitanTrainer.get_status:
+        if method is TrainerActor.get_status:
             return TrainerStatus(rank=0, pid=1, step=self.steps, version=0)
-        if method is TitanTrainer.save:
+        if method is TrainerActor.save:
             self._write(args[0], self.steps)
-        elif method is TitanTrainer.begin_save:
+        elif method is TrainerActor.begin_save:
             self.copied, self.written = (args[0], self.steps), False
-        elif method is TitanTrainer.finish_save and self.copied is not None:
+        elif method is TrainerActor.finish_save and self.copied is not None:
             self._write(*self.copied)
             return {"checkpoint/write_s": 1.0}
         return None

@@ -21,7 +21,7 @@ from agentgym.errors import UserError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.lora import full
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
@@ -60,7 +60,7 @@ class Collectives(TorchDispatchMode):
 
 
 @contextmanager
-def broken_backward(engine: TitanEngine, microbatch: int) -> Iterator[None]:
+def broken_backward(engine: TrainingEngine, microbatch: int) -> Iterator[None]:
     """The backward pass of this one raises in the lower layer, whose gradients the upper layer's are ahead of."""
     calls = 0
 
@@ -77,19 +77,19 @@ def broken_backward(engine: TitanEngine, microbatch: int) -> Iterator[None]:
         hook.remove()
 
 
-def count_collectives(engine: TitanEngine, samples: list[Sample]) -> tuple[int, int, int]:
+def count_collectives(engine: TrainingEngine, samples: list[Sample]) -> tuple[int, int, int]:
     """Of the gradients of these samples: microbatches, and calls that reduce and gather anything of FSDP's."""
     with Collectives() as collectives:
         engine.forward_backward(samples)
     return num_microbatches(engine, samples), collectives.reduced, collectives.gathered
 
 
-def num_microbatches(engine: TitanEngine, samples: list[Sample]) -> int:
+def num_microbatches(engine: TrainingEngine, samples: list[Sample]) -> int:
     batch = engine._rows.pack(samples)
     return len(engine._rows.parts(batch, batch.loss_mask, {}))
 
 
-def count_scoring(engine: TitanEngine, samples: list[Sample]) -> int:
+def count_scoring(engine: TrainingEngine, samples: list[Sample]) -> int:
     """Calls that gather, for log-probabilities alone: nothing of an update is left to be used."""
     with Collectives() as collectives:
         engine.logprobs(samples)
@@ -100,13 +100,13 @@ def numbers(weights: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: weight.detach().flatten().tolist() for name, weight in weights.items()}
 
 
-def gradients(engine: TitanEngine) -> dict[str, list[float]]:
+def gradients(engine: TrainingEngine) -> dict[str, list[float]]:
     found = {name: full(weight.grad) for name, weight in engine._model.named_parameters() if weight.grad is not None}
     return numbers(found)
 
 
 def train(setup: TrainerSetup, way: str) -> dict[str, Any]:
-    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, **WAYS[way])))
+    engine = TrainingEngine(replace(setup, trainer=replace(setup.trainer, **WAYS[way])))
     samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
     engine.clear_gradients()  # before the first pass
     microbatches, reduced, gathered = count_collectives(engine, samples)
@@ -147,7 +147,7 @@ def train(setup: TrainerSetup, way: str) -> dict[str, Any]:
 
 def unbroken(setup: TrainerSetup) -> dict[str, list[float]]:
     """The weights after the same steps without what broke between them."""
-    engine = TitanEngine(replace(setup, trainer=replace(setup.trainer, **WAYS["each"])))
+    engine = TrainingEngine(replace(setup, trainer=replace(setup.trainer, **WAYS["each"])))
     samples = [replace(sample, returns=sample.advantages) for sample in draw_samples(9)]
     for first in (0, 1, 2, num_microbatches(engine, samples)):
         engine.train_step(samples[first:])

@@ -11,11 +11,11 @@ from tiny_model import draw_samples, write_model
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import DType, OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
-    engines: list[TitanEngine] = []
+    engines: list[TrainingEngine] = []
 
     def make(
         *,
@@ -39,7 +39,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         with_critic: bool = False,
         base_path: str = "",
         **trainer: object,
-    ) -> TitanEngine:
+    ) -> TrainingEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
         setup = TrainerSetup(
             model_path=path,
@@ -53,7 +53,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             critic=with_critic,
             base_path=base_path,
         )
-        engine = TitanEngine(setup)
+        engine = TrainingEngine(setup)
         engines.append(engine)
         return engine
 

@@ -14,7 +14,7 @@ from tiny_model import draw_samples
 
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.adapters import Base
 
@@ -35,7 +35,7 @@ def main(model_path: str, rank: str, folder: str) -> None:
         total_steps=20,
         folder=folder,
     )
-    engine = TitanEngine(setup)
+    engine = TrainingEngine(setup)
     engine.load(f"{folder}/start")  # adapters begin at random, and sharded ones elsewhere
     samples = draw_samples(9)
     base = engine.base_logprobs(samples)

@@ -22,7 +22,7 @@ from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer import saving
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
 from agentgym.trainer.setup import TrainerSetup
 from tests.trainer.gated_writer import Gate
@@ -60,7 +60,7 @@ def train(
         total_steps=20,
         folder=folder,
     )
-    engine = TitanEngine(setup)
+    engine = TrainingEngine(setup)
     samples = draw_samples(9)
     steps = [engine.train_step(samples) for _ in range(3)]
     engine.save(f"{folder}/checkpoint")
@@ -109,7 +109,7 @@ def train(
     return result
 
 
-def failed_save(engine: TitanEngine, folder: str) -> str:
+def failed_save(engine: TrainingEngine, folder: str) -> str:
     """What a rank raises where the disk of the second was full; the step after it goes on."""
     gate, writer = Gate(), saving.FileSystemWriter
     saving.FileSystemWriter, gate.full = gate.writer(), os.environ["RANK"] == "1"

@@ -18,7 +18,7 @@ from tiny_model import write_model
 
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.config import TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.parallel import Ranks, lost_in
 from agentgym.types import Sample
 from tests.trainer.accumulation_worker import broken_backward, gradients, numbers
@@ -73,7 +73,7 @@ SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "rows_per_microbatch": 1, "seq_
 WAYS = [{"reduce_gradients": "each"}, {"reduce_gradients": "last"}, {"gather_weights": "once"}]
 
 
-def as_of_two(engine: TitanEngine, **settings: Any) -> Accumulation:
+def as_of_two(engine: TrainingEngine, **settings: Any) -> Accumulation:
     """One rank shards with itself, and keeps whole gradients as each of several does."""
 
     class OfTwo(Ranks):
@@ -85,7 +85,7 @@ def as_of_two(engine: TitanEngine, **settings: Any) -> Accumulation:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_nothing_of_an_update_that_broke_is_in_the_next(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample], way: dict[str, Any]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample], way: dict[str, Any]
 ) -> None:
     whole, broken = make_engine(**SETTINGS), make_engine(**SETTINGS)
     broken._accumulation = as_of_two(broken, **way)
@@ -102,7 +102,7 @@ def test_nothing_of_an_update_that_broke_is_in_the_next(
 
 
 def test_one_rank_trains_bit_for_bit_the_same_whatever_it_does_once(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     found = []
     for reduce_gradients, gather_weights in (("each", "each"), ("last", "once"), ("auto", "auto")):
@@ -113,7 +113,7 @@ def test_one_rank_trains_bit_for_bit_the_same_whatever_it_does_once(
     assert found[0] == found[1] == found[2]
 
 
-def between_microbatches(engine: TitanEngine, samples: list[Sample], look: Callable[[], bool]) -> list[bool]:
+def between_microbatches(engine: TrainingEngine, samples: list[Sample], look: Callable[[], bool]) -> list[bool]:
     """What `look` gives after the backward pass of each."""
     over, found = engine._accumulation.over, []
 
@@ -129,7 +129,7 @@ def between_microbatches(engine: TitanEngine, samples: list[Sample], look: Calla
 
 
 def test_whole_gradients_are_kept_until_the_last_microbatch(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     for reduce_gradients, kept in (("auto", True), ("each", False)):
         engine = make_engine(**SETTINGS)
@@ -139,7 +139,7 @@ def test_whole_gradients_are_kept_until_the_last_microbatch(
 
 
 def test_gathered_weights_are_kept_until_the_last_backward_pass_and_no_longer(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     for gather_weights in ("auto", "once", "each"):
         engine = make_engine(**SETTINGS, gather_weights=gather_weights)
@@ -151,7 +151,7 @@ def test_gathered_weights_are_kept_until_the_last_backward_pass_and_no_longer(
 
 
 def test_scoring_between_gradients_and_their_step_changes_neither(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     """The norm is of the gradients of all weights, those of the head and the embeddings too."""
     found = []
@@ -176,7 +176,7 @@ def test_out_of_memory_says_that_gradients_could_be_reduced_with_each_microbatch
 
 
 def test_a_lost_peer_is_found_behind_the_error_of_clearing_up(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     engine = make_engine()
 

@@ -14,19 +14,19 @@ from torch import Tensor
 from agentgym.actors.network import LOOPBACK
 from agentgym.models.safetensors import read_folder, write_folder
 from agentgym.trainer.config import LORA_TARGETS, LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 from agentgym.weights.adapters import NOTE, Base
 from agentgym.weights.nccl import NcclStore
 from agentgym.weights.shared_memory import SharedMemoryStore
 from agentgym.weights.store import OtherBase, WeightStore
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4, alpha=11.0)
 CPU = torch.device("cpu")
 
 
-def published(engine: TitanEngine, version: int = 1) -> dict[str, Tensor]:
+def published(engine: TrainingEngine, version: int = 1) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     engine.publish(version, lambda weights: found.update((name, tensor.clone()) for name, tensor in weights))
     return found

@@ -17,10 +17,10 @@ from agentgym.errors import UserError
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.trainer.checkpoint import check, check_model
 from agentgym.trainer.config import OptimizerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.fixture

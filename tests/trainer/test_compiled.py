@@ -6,7 +6,7 @@ import pytest
 from tiny_model import draw_samples
 
 from agentgym.trainer.config import LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 
 
 @pytest.mark.slow
@@ -15,7 +15,7 @@ from agentgym.trainer.engine import TitanEngine
 def test_batches_of_any_size_are_compiled_once(make_engine) -> None:
     from torch._dynamo.utils import counters
 
-    engine: TitanEngine = make_engine(compile=True, seq_len=64, rows_per_microbatch=4, logprob_chunk=32)
+    engine: TrainingEngine = make_engine(compile=True, seq_len=64, rows_per_microbatch=4, logprob_chunk=32)
     graphs = []
     for count in (90, 84, 120, 36, 18, 81, 27, 15, 111, 31):
         engine.train_step(draw_samples(count, seed=count, longest=20))  # several a row, so that none has a plain mask

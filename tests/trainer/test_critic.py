@@ -19,10 +19,10 @@ from agentgym.rl.samples import group_samples
 from agentgym.rollout.activity import Activity
 from agentgym.trainer.config import CriticConfig
 from agentgym.trainer.credit import Credit
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Episode, Group, Outcome, Sample, Task
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 TASK = Task(task_id="t", prompt=())
 
 
@@ -123,7 +123,7 @@ def test_values_need_a_critic(make_engine: MakeEngine, samples: list[Sample]) ->
 class InProcess:
     """A trainer or a reference model without processes."""
 
-    def __init__(self, engine: TitanEngine) -> None:
+    def __init__(self, engine: TrainingEngine) -> None:
         self.engine = engine
 
     async def call(self, _values: object, samples: list[Sample]) -> object:
@@ -133,7 +133,7 @@ class InProcess:
         return self.engine.logprobs(samples, trained_only)
 
 
-def group_of(engine: TitanEngine, drawn: list[Sample]) -> Group:
+def group_of(engine: TrainingEngine, drawn: list[Sample]) -> Group:
     """Episodes whose sampler is the engine as it is now."""
     episodes = []
     for number, (sample, logprobs) in enumerate(zip(drawn, engine.logprobs(drawn), strict=True)):
@@ -144,7 +144,7 @@ def group_of(engine: TitanEngine, drawn: list[Sample]) -> Group:
     return Group(group_id=0, task=TASK, start_version=0, episodes=episodes)
 
 
-def reverse_kl(policy: TitanEngine, teacher: TitanEngine, prefix: Sample) -> float:
+def reverse_kl(policy: TrainingEngine, teacher: TrainingEngine, prefix: Sample) -> float:
     """KL(policy || teacher) of the token after the sample's first, exactly: every token of the vocabulary in turn."""
     every = draw_every(policy, prefix)
     mine, other = (torch.tensor([row[1] for row in engine.logprobs(every)]) for engine in (policy, teacher))
@@ -171,7 +171,7 @@ async def test_distillation_goes_down_the_reverse_divergence(
     assert reverse_kl(policy, teacher, prefix) < 0.7 * before
 
 
-def draw_every(engine: TitanEngine, prefix: Sample) -> list[Sample]:
+def draw_every(engine: TrainingEngine, prefix: Sample) -> list[Sample]:
     zeros = (0.0, 0.0)
     return [
         Sample(

@@ -25,10 +25,10 @@ from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.samples import group_samples
 from agentgym.trainer.build import uses_flex
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Episode, Group, Outcome, Sample, Task
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 def transformers_model(path: str) -> Module:
@@ -52,11 +52,11 @@ def played(sample: Sample, reward: float) -> Episode:
     return Episode(episode_id="e", task=task, seed=0, turns=[turn], reward=reward, outcome=Outcome.SCORED)
 
 
-def weights_of(engine: TitanEngine) -> dict[str, Tensor]:
+def weights_of(engine: TrainingEngine) -> dict[str, Tensor]:
     return {name: weight.clone() for name, weight in engine.hf_weights()}
 
 
-def gradients_of(engine: TitanEngine) -> dict[str, Tensor]:
+def gradients_of(engine: TrainingEngine) -> dict[str, Tensor]:
     """Under Hugging Face names: the weights are exchanged for their gradients, and exported."""
     with torch.no_grad():
         for parameter in engine._model.parameters():
@@ -65,7 +65,7 @@ def gradients_of(engine: TitanEngine) -> dict[str, Tensor]:
     return weights_of(engine)
 
 
-def assert_logprobs_equal(engine: TitanEngine, path: str, samples: Sequence[Sample]) -> None:
+def assert_logprobs_equal(engine: TrainingEngine, path: str, samples: Sequence[Sample]) -> None:
     model = transformers_model(path)
     for sample, found in zip(samples, engine.logprobs(samples), strict=True):
         assert len(found) == len(sample.token_ids)

@@ -10,7 +10,7 @@ import torch
 
 from agentgym.models.tiny import policy_path
 from agentgym.text.tokenizer import CHATML, HuggingFaceTokenizer
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.export import export_folder, parts_of
 
 
@@ -44,7 +44,7 @@ def test_a_chat_template_is_exported_with_a_tokenizer_that_has_no_config(tmp_pat
     assert (folder / "chat_template.jinja").read_text() == CHATML and not (folder / "tokenizer_config.json").exists()
 
 
-def test_weights_are_taken_apart_a_layer_at_a_time(make_engine: Callable[..., TitanEngine]) -> None:
+def test_weights_are_taken_apart_a_layer_at_a_time(make_engine: Callable[..., TrainingEngine]) -> None:
     engine = make_engine()
     named = [key for prefix, part in parts_of(engine._model) for key in part.state_dict(prefix=prefix)]
     assert named == list(engine._model.state_dict()) and any("wq.weight" in name for name in named)

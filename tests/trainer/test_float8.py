@@ -11,11 +11,11 @@ from tiny_model import write_model
 
 from agentgym.errors import UserError
 from agentgym.trainer.config import LoraConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.float8 import check
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torchao's own imports

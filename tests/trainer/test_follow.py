@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
-def weights_of(engine: TitanEngine) -> dict[str, torch.Tensor]:
+def weights_of(engine: TrainingEngine) -> dict[str, torch.Tensor]:
     return {name: weight.clone() for name, weight in engine.hf_weights()}
 
 

@@ -11,8 +11,8 @@ import torch
 from tiny_model import draw_samples
 
 from agentgym.trainer import garbage as module
-from agentgym.trainer.actor import TitanTrainer
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.actor import TrainerActor
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.garbage import FIRST, Garbage
 
 
@@ -62,14 +62,14 @@ def test_a_cycle_that_outlived_its_step_is_freed_now_and_then(monkeypatch: pytes
     assert tensor() is None
 
 
-async def test_the_trainer_collects_after_each_step(make_engine: Callable[..., TitanEngine]) -> None:
+async def test_the_trainer_collects_after_each_step(make_engine: Callable[..., TrainingEngine]) -> None:
     engine = make_engine()
-    trainer = TitanTrainer(engine._setup, None)
+    trainer = TrainerActor(engine._setup, None)
     trainer._built = engine
     tensor = tied()
-    await TitanTrainer.train_step.plain_method(trainer, draw_samples(4))
+    await TrainerActor.train_step.plain_method(trainer, draw_samples(4))
     assert tensor() is None
-    await TitanTrainer.forward_backward.plain_method(trainer, draw_samples(4))
+    await TrainerActor.forward_backward.plain_method(trainer, draw_samples(4))
     tensor = tied()
-    await TitanTrainer.optimizer_step.plain_method(trainer)
+    await TrainerActor.optimizer_step.plain_method(trainer)
     assert tensor() is None, "in a loop that makes its steps of parts"

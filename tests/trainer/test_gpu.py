@@ -9,11 +9,11 @@ import pytest
 import torch
 from tiny_model import draw_samples, write_model
 
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
 pytestmark = pytest.mark.gpu
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])

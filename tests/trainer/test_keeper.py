@@ -17,9 +17,9 @@ from agentgym.actors.endpoint import method_name
 from agentgym.actors.process_group import NoAnswer, ProcessDied
 from agentgym.errors import InfraError
 from agentgym.rl.losses.grpo import Grpo
-from agentgym.trainer.actor import TitanTrainer, TrainerBroken
+from agentgym.trainer.actor import TrainerActor, TrainerBroken
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.journal import Batch, Journal
 from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig, StalenessLimits
@@ -58,7 +58,7 @@ class InThisProcess(TrainerKeeper):
     async def _launch(self) -> None:
         self._count("launch")
         self._lose("launch", "before")
-        self.engine = TitanEngine(self._setup)
+        self.engine = TrainingEngine(self._setup)
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
         name = method_name(method)
@@ -103,10 +103,10 @@ async def train(
         figures.append(await trainer.train_step(draw_samples(3, seed=step)))
         if step % steps_a_push == 0:
             await trainer.push_weights(step // steps_a_push)
-        figures.append({"logprobs": await trainer.call(TitanTrainer.logprobs, draw_samples(1))})
+        figures.append({"logprobs": await trainer.call(TrainerActor.logprobs, draw_samples(1))})
         if step == SAVED:
-            await trainer.call(TitanTrainer.save, str(folder / "saved"))
-            await trainer.call(TitanTrainer.export_hf, str(folder / "hf"))
+            await trainer.call(TrainerActor.save, str(folder / "saved"))
+            await trainer.call(TrainerActor.export_hf, str(folder / "hf"))
             trainer.saved(step, folder / "saved")
     return {
         "figures": [{name: value for name, value in row.items() if "/time/" not in name} for row in figures],

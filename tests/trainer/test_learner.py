@@ -14,7 +14,7 @@ from agentgym.loops.async_rl import Position, StepRecord
 from agentgym.rollout.activity import Activity
 from agentgym.run.layers import finish_recipe
 from agentgym.runs.folder import RunFolder
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.credit import Credit
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import ReferenceModel
@@ -45,7 +45,7 @@ class Both:
         self.asked.append(f"push {version}")
 
     async def call_all(self, method: Any) -> None:
-        self.asked.append("release" if method is TitanTrainer.release_memory else "something else")
+        self.asked.append("release" if method is TrainerActor.release_memory else "something else")
 
 
 async def test_generators_sleep_while_the_trainer_steps_and_get_its_memory_back() -> None:

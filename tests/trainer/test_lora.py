@@ -14,18 +14,18 @@ from torch import Tensor
 
 from agentgym.models.safetensors import read_folder
 from agentgym.trainer.config import LORA_TARGETS, LoraConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4, alpha=8.0)
 
 
-def trainable(engine: TitanEngine) -> dict[str, Tensor]:
+def trainable(engine: TrainingEngine) -> dict[str, Tensor]:
     return {name: weight for name, weight in engine._model.named_parameters() if weight.requires_grad}
 
 
-def all_bits(engine: TitanEngine) -> dict[str, Tensor]:
+def all_bits(engine: TrainingEngine) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in engine._model.named_parameters()}
 
 

@@ -13,17 +13,19 @@ import pytest
 from tiny_model import write_model
 
 from agentgym.trainer.config import LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
 WORKER = Path(__file__).with_name("lora_worker.py")
 
 
 @pytest.mark.hostile
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 def test_adapters_over_two_processes_are_those_of_one(
-    tmp_path: Path, make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    tmp_path: Path, make_engine: Callable[..., TrainingEngine], samples: list[Sample], family: str
 ) -> None:
-    model_path = write_model(tmp_path / "model")
+    """By either engine."""
+    model_path = write_model(tmp_path / "model", family=family)
     alone = make_engine(path=model_path, rows_per_microbatch=1, lora=LoraConfig(rank=4))
     alone.save(str(tmp_path / "start"))
     losses = [alone.train_step(samples)["train/loss"] for _ in range(3)]

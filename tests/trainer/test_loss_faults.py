@@ -12,11 +12,11 @@ import torch
 
 from agentgym.errors import InfraError, UserError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.faults import read_batch
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.losses.gspo import Gspo
 from agentgym.rl.packing import pack
 from agentgym.trainer.context import Context
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.microbatches import joined, microbatches, split
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
 
@@ -53,7 +53,7 @@ def allowed_always(positions_RL: Tensor, dtype: torch.dtype) -> None:
     ],
 )
 def test_no_microbatch_waits_for_the_device(
-    make_engine: Callable[..., TitanEngine], loss: Loss, monkeypatch: pytest.MonkeyPatch
+    make_engine: Callable[..., TrainingEngine], loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentgym.trainer.build.packed_mask", allowed_always)
     mismatch = MismatchConfig(engine=EngineLimits(mask=0.0), bound=0.1, drop="sequence")

@@ -11,11 +11,11 @@ import torch
 from agentgym.rl.losses.corrected import Decoupled
 from agentgym.rl.losses.ppo_clip import PpoClip
 from agentgym.trainer.config import TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.minibatches import combined, minibatches
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 def test_every_epoch_has_every_sample_once_in_an_order_that_the_seed_and_the_step_decide(samples: list[Sample]) -> None:

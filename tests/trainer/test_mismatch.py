@@ -17,13 +17,13 @@ from agentgym.rl.losses.grpo import Grpo
 from agentgym.rl.losses.module import ModuleLoss
 from agentgym.rl.losses.reinforce import Reinforce
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.mismatch import Figures, figures
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig, StalenessLimits
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 NOW = 4  # the version that the trainer has published
 
 
@@ -32,7 +32,7 @@ def k3(distance: float) -> float:
 
 
 def sampled(
-    engine: TitanEngine, samples: Sequence[Sample], offsets: Sequence[float], version: int = NOW
+    engine: TrainingEngine, samples: Sequence[Sample], offsets: Sequence[float], version: int = NOW
 ) -> list[Sample]:
     """As a sampler gives them that is off by that much on each token of a sample: the trainer's is larger by it."""
     scored = engine.logprobs(samples)
@@ -54,7 +54,7 @@ def of_mismatch(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
 
 
-def gradient(engine: TitanEngine, samples: Sequence[Sample]) -> list[torch.Tensor]:
+def gradient(engine: TrainingEngine, samples: Sequence[Sample]) -> list[torch.Tensor]:
     engine.forward_backward(samples)
     found = [weight.grad.clone() for weight in engine._model.parameters() if weight.grad is not None]
     engine.clear_gradients()
@@ -262,7 +262,7 @@ def test_stop_ends_the_step_before_it_changes_a_weight(
 def test_a_resumed_trainer_acts_by_the_figures_of_the_one_before(
     make_engine: MakeEngine, samples: list[Sample], tmp_path: Path
 ) -> None:
-    def make() -> TitanEngine:
+    def make() -> TrainingEngine:
         return make_engine(mismatch=MismatchConfig(engine=EngineLimits(correct=0.01)))
 
     first, second, older = make(), make(), make()

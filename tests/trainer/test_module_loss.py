@@ -14,7 +14,7 @@ from agentgym.errors import UserError
 from agentgym.recipe import Recipe, build_recipe
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.reinforce import Reinforce
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
 THEIRS = """
@@ -58,7 +58,7 @@ def recipe(**loss: object) -> Recipe:
 
 @pytest.mark.parametrize(("mean_of", "aggregation"), [("sequences", "sequence_mean"), ("tokens", "token_mean")])
 def test_its_step_equals_that_of_our_loss_of_the_same_formula_however_the_batch_is_split(
-    theirs: str, make_engine: Callable[..., TitanEngine], samples: list[Sample], mean_of: str, aggregation: str
+    theirs: str, make_engine: Callable[..., TrainingEngine], samples: list[Sample], mean_of: str, aggregation: str
 ) -> None:
     made = recipe(name=f"{theirs}:SimpleGRPO", beta=0.3, mean_of=mean_of, aggregation=aggregation).loss
     ours: Loss = Reinforce(kl_coef=0.3, aggregation=aggregation)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_said_when_the_recipe_is_read(theirs: str, settings
 
 
 def test_a_module_that_gives_a_loss_for_each_token_is_named_with_the_shape(
-    theirs: str, make_engine: Callable[..., TitanEngine], samples: list[Sample]
+    theirs: str, make_engine: Callable[..., TrainingEngine], samples: list[Sample]
 ) -> None:
     engine = make_engine(loss=recipe(name=f"{theirs}:PerToken").loss)
     with pytest.raises(UserError, match=r"their_losses:PerToken returned a loss of shape \[\d+, \d+\]"):

@@ -13,7 +13,7 @@ from tiny_model import draw_samples, write_model
 
 from agentgym.errors import InfraError
 from agentgym.rl.losses import Loss, TokenLoss, TrainedTokens
-from agentgym.trainer.actor import TitanTrainer
+from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import LOST
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -53,7 +53,7 @@ def setup(folder: Path, loss: Loss, **trainer: object) -> TrainerSetup:
 
 async def broken_step(setup: TrainerSetup, monkeypatch: pytest.MonkeyPatch) -> InfraError:
     monkeypatch.setenv("RANK", "0")
-    trainer = TitanTrainer(setup, None)
+    trainer = TrainerActor(setup, None)
     try:
         trainer._built = await trainer._run(trainer._build)
         assert (await trainer._run(trainer._engine.train_step, draw_samples(3)))["train/grad_norm"] > 0

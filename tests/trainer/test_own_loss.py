@@ -11,10 +11,10 @@ import torch
 
 from agentgym.recipe import build_recipe
 from agentgym.rl.losses import Loss, Reduction, TokenLoss, TrainedTokens
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from torch import Tensor
 from agentgym.errors import UserError
 from agentgym.rl.losses.ops import aggregate, compute_kl, compute_logprobs, compute_ratio
 from agentgym.rl.tensors import rows_as_samples, scores_as_tensor
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.own_tensors import Batch, add_gradient
 from agentgym.types import Sample
 from tests.trainer.test_engine import gradients_of, transformers_model
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

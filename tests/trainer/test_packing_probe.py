@@ -10,11 +10,11 @@ import pytest
 
 from agentgym.families.family import Family
 from agentgym.rl.packing import read_by
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.packing_probe import packed_difference, why_by_row
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 def test_a_model_that_mixes_documents_goes_on_with_one_a_row(

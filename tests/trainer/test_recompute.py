@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentgym.trainer.config import LORA_TARGETS, LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
 RANK, LAYERS = 3, 2  # no other dimension of the tiny model is 3
@@ -30,7 +30,7 @@ class Products(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def products(engine: TitanEngine, samples: list[Sample]) -> Counter[str]:
+def products(engine: TrainingEngine, samples: list[Sample]) -> Counter[str]:
     engine.train_step(samples)  # what is made once
     counted = Products()
     with counted:
@@ -40,7 +40,7 @@ def products(engine: TitanEngine, samples: list[Sample]) -> Counter[str]:
 
 @pytest.mark.parametrize(("recompute", "own_again"), [("elementwise", 0), ("selective", len(LORA_TARGETS) // 2)])
 def test_products_of_adapters_are_computed_again_and_do_not_count_as_every_second(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample], recompute: str, own_again: int
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample], recompute: str, own_again: int
 ) -> None:
     settings: dict[str, Any] = {"lora": LoraConfig(rank=RANK), "rows_per_microbatch": 64}  # one microbatch
     all_kept = products(make_engine(**settings), samples)
@@ -53,7 +53,7 @@ def test_products_of_adapters_are_computed_again_and_do_not_count_as_every_secon
 @pytest.mark.parametrize("rank", [0, 3])
 @pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
 def test_activation_checkpoints_change_nothing(
-    make_engine: Callable[..., TitanEngine], samples: list[Sample], recompute: str, rank: int
+    make_engine: Callable[..., TrainingEngine], samples: list[Sample], recompute: str, rank: int
 ) -> None:
     lora = LoraConfig(rank=rank)
     plain = make_engine(lora=lora).train_step(samples)

@@ -18,7 +18,7 @@ from agentgym.actors.process_group import ProcessDied
 from agentgym.errors import InfraError
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -49,7 +49,7 @@ class InThisProcess(ReferenceModel):
         super().__init__(setup, store=store if moves else None, runtime=object(), early=early)  # type: ignore[arg-type]
         self.scored = list[list[str]]()
         self.plan, self.counts, self.here = dict(plan), dict[str, int](), store
-        self.engine: TitanEngine | None = None
+        self.engine: TrainingEngine | None = None
 
     def _new_group(self) -> Any:
         return Group()
@@ -58,7 +58,7 @@ class InThisProcess(ReferenceModel):
         name = method_name(method)
         self.counts[name] = self.counts.get(name, 0) + 1
         if name == "setup":
-            self.engine = TitanEngine(self._setup)
+            self.engine = TrainingEngine(self._setup)
             return [None]
         self._lose(name, "before")
         assert self.engine is not None, "nobody asks one that is lost"
@@ -92,7 +92,7 @@ def setup(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> TrainerS
 @pytest.fixture(scope="module")
 def published(setup: TrainerSetup, tmp_path_factory: pytest.TempPathFactory) -> SharedMemoryStore:
     """The weights of a policy after each of six steps."""
-    store, policy = SharedMemoryStore("policy", root=tmp_path_factory.mktemp("weights")), TitanEngine(setup)
+    store, policy = SharedMemoryStore("policy", root=tmp_path_factory.mktemp("weights")), TrainingEngine(setup)
     for step in range(1, 7):
         policy.train_step(draw_samples(3, seed=step))
         policy.publish(step, lambda weights, step=step: asyncio.run(store.put(step, weights)))

@@ -14,12 +14,12 @@ import torch
 
 from agentgym.trainer import saving
 from agentgym.trainer.config import LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.host_memory import HostMemory
 from agentgym.types import Sample
 from tests.trainer.gated_writer import Gate
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import torch
 from agentgym.errors import UserError
 from agentgym.trainer import titan
 from agentgym.trainer.config import OptimizerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.schedule import RateSchedule
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 STEEPEST = 1 / 4  # of the schedules below, from one step to the next
 
 

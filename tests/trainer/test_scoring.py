@@ -8,10 +8,10 @@ import pytest
 
 from agentgym.rl.losses.corrected import Decoupled
 from agentgym.trainer.config import LoraConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
 
-MakeEngine = Callable[..., TitanEngine]
+MakeEngine = Callable[..., TrainingEngine]
 
 
 @pytest.mark.parametrize("adapters", [False, True])

@@ -9,36 +9,30 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_model import write_model
 from transformers import AutoModelForCausalLM
 
-from agentgym.families.by_transformers import transformers_config
-from agentgym.families.family import tiny_config
+from agentgym.errors import UserError
 from agentgym.families.registry import families
 from agentgym.models.routers import routers_of
 from agentgym.rl.losses.reinforce import Reinforce
 from agentgym.routes import Routes, joined
-from agentgym.trainer.config import OptimizerConfig, TrainerConfig
-from agentgym.trainer.engine import TitanEngine
+from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
+from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.journal import Batch, decode, encode
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
+from agentgym.weights.adapters import Base
 
 FAMILIES = sorted({family.model_types[0] for family in families().values()})
 LENGTHS, RATE = (14, 9, 20, 11), 1e-2
 
 
-def made(model_type: str, folder: Path) -> Any:
-    """A random tiny model of the family, saved in the folder."""
-    config = transformers_config(tiny_config(families()[model_type]), "config.json")
-    torch.manual_seed(1)
+def loaded(folder: Path | str) -> Any:
+    """By transformers alone: the model, and what it says of its weights."""
     factory: Any = AutoModelForCausalLM
-    model = factory.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.normal_(0, 0.1)
-    model.save_pretrained(folder)
-    return model
+    model, info = factory.from_pretrained(folder, output_loading_info=True)
+    return model.eval(), info
 
 
 def samples() -> list[Sample]:
@@ -56,8 +50,8 @@ def samples() -> list[Sample]:
     ]
 
 
-def engine(folder: Path, tmp_path: Path, rate: float = RATE, **trainer: Any) -> TitanEngine:
-    return TitanEngine(
+def engine(folder: Path, tmp_path: Path, rate: float = RATE, **trainer: Any) -> TrainingEngine:
+    return TrainingEngine(
         TrainerSetup(
             model_path=str(folder),
             trainer=TrainerConfig(**{"engine": "transformers", "seq_len": 48, "device": "cpu"} | trainer),
@@ -76,7 +70,7 @@ def plain_logprobs(model: Any, sample: Sample) -> torch.Tensor:
     return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
 
 
-def largest_difference(trainer: TitanEngine, model: Any) -> float:
+def largest_difference(trainer: TrainingEngine, model: Any) -> float:
     given = samples()
     with torch.no_grad():
         pairs = [
@@ -100,16 +94,15 @@ def plain_step(model: Any, given: list[Sample]) -> None:
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, tmp_path: Path) -> None:
-    model = made(model_type, tmp_path / "model")
+    model, _ = loaded(write_model(tmp_path / "model", family=model_type))
     trainer = engine(tmp_path / "model", tmp_path)
     assert largest_difference(trainer, model) < 1e-5
     assert trainer._rows.one_per_row == (families()[model_type].packs == "row")
     trainer.train_step(samples())
     trainer.export_hf(str(tmp_path / "export"))
-    factory: Any = AutoModelForCausalLM
-    exported, info = factory.from_pretrained(tmp_path / "export", output_loading_info=True)
+    exported, info = loaded(tmp_path / "export")
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert largest_difference(trainer, exported.eval()) < 1e-5
+    assert largest_difference(trainer, exported) < 1e-5
     plain_step(model, samples())
     assert largest_difference(trainer, model) < 2e-3
     trainer.close()
@@ -135,7 +128,7 @@ def test_own_routes_replayed_change_no_step_and_others_do(
 ) -> None:
     """Through packing, minibatches and recomputation, from a batch that went through the journal."""
     folder = tmp_path / "model"
-    model, losses = made(model_type, folder), []
+    (model, _), losses = loaded(write_model(folder, family=model_type)), []
     own, others = routed(model, folder), routed(model, folder, shift=1)
     for replay, given in (("off", samples()), ("rollout", own), ("rollout", others)):
         # so slow that no route changes between two updates
@@ -148,3 +141,42 @@ def test_own_routes_replayed_change_no_step_and_others_do(
                 trainer.forward_backward(samples())
         trainer.close()
     assert losses[1] == pytest.approx(losses[0], abs=1e-6) and losses[2] != pytest.approx(losses[0], abs=1e-4)
+
+
+def test_settings_that_the_engine_lacks_are_refused_by_name(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", family="mistral")
+    given = {"engine": "auto", "procs": 2, "tensor_parallel": 2}
+    with pytest.raises(UserError, match=r"has no trainer\.tensor_parallel 2: .*model_type is 'mistral'"):
+        engine(tmp_path / "model", tmp_path, **given)
+    with pytest.raises(UserError, match=r"model_type is 'mistral'; trainer\.engine=titan"):
+        engine(tmp_path / "model", tmp_path, engine="titan")
+
+
+@pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
+def test_recomputation_changes_no_gradient(tmp_path: Path, recompute: str) -> None:
+    write_model(tmp_path / "model", family="gemma3_text")
+    plain = engine(tmp_path / "model", tmp_path)
+    again = engine(tmp_path / "model", tmp_path, activation_checkpoint=recompute)
+    assert again.train_step(samples())["train/grad_norm"] == plain.train_step(samples())["train/grad_norm"]
+    assert again.logprobs(samples()) == plain.logprobs(samples())
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "qwen3_5_text", "gemma4_text"])
+def test_adapters_are_merged_as_they_are_computed(model_type: str, tmp_path: Path) -> None:
+    """In the export, and by readers of a published version; without them the model is its base."""
+    model, _ = loaded(write_model(tmp_path / "model", family=model_type))
+    trainer = engine(tmp_path / "model", tmp_path, lora=LoraConfig(rank=4))
+    assert largest_difference(trainer, model) < 1e-5
+    trainer.train_step(samples())
+    trainer.train_step(samples())
+    assert largest_difference(trainer, model) > 0.01
+    trainer.export_hf(str(tmp_path / "export"))
+    assert largest_difference(trainer, loaded(tmp_path / "export")[0]) < 1e-5
+    stored: dict[str, torch.Tensor] = {}
+    trainer.publish(2, lambda weights: stored.update(weights))
+    read = dict(Base(tmp_path / "model").whole(stored.items(), torch.device("cpu")))
+    merged = dict(trainer.hf_weights())
+    assert read.keys() == merged.keys() and all(torch.equal(read[name], merged[name]) for name in read)
+    base = trainer.base_logprobs(samples())
+    theirs = [plain_logprobs(model, one) for one in samples()]
+    assert all(torch.allclose(torch.tensor(b[1:]), t, atol=1e-5) for b, t in zip(base, theirs, strict=True))

@@ -59,7 +59,7 @@ def build_by_transformers(
 def names_of(decoder: Decoder, architecture: Architecture) -> FileNames:
     """Raises UserError for a model whose weights have other names in files, and are not those of experts."""
     names, stored = FileNames(), set(architecture.hf_shapes())
-    weights = names.to_hf(dict(decoder.named_parameters()))
+    weights = names.to_hf(decoder.state_dict())
     if set(weights) == stored:
         return names
     names = ExpertNames(architecture.experts) if architecture.experts else names
@@ -77,9 +77,9 @@ def _shard(decoder: Decoder, trainer: TrainerConfig, ranks: Ranks) -> None:
     dims = ranks.dims
     mesh = dims.get_mesh(["dp_replicate", "fsdp"] if dims.dp_replicate_enabled else ["fsdp"])
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, trainer.dtype), reduce_dtype=torch.float32)
-    for layer in decoder.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(decoder, mesh=mesh, mp_policy=policy)
+    for module in (*decoder.layers, decoder):
+        sharded = fully_shard(module, mesh=mesh, mp_policy=policy)
+        sharded.set_gradient_divide_factor(1.0)  # each token has its weight in the whole batch
 
 
 def masks_by_family(architecture: Architecture, dtype: DType) -> Callable[[Tensor], object]:

@@ -50,6 +50,23 @@ async def _stay() -> None:
     """The agent's container goes on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What `judge` gets. machine: the agent's."""
+
+    sandbox: Sandbox
+    machine: Machine
+    task: TaskFolder
+    phase: Phase
+    origin: Origin
+    seen: Seen
+    undo: bool
+    leave: Callable[[], Awaitable[None]]
+
+    async def tested(self, machine: Machine) -> Tested:
+        return await run_tests(machine, self.task, self.phase, allowed=self.seen.files, work=self.origin.work)
+
+
 async def judge(
     sandbox: Sandbox,
     machine: Machine,
@@ -65,17 +82,15 @@ async def judge(
 
     undo: False for the oracle, whose changes are only recorded. leave: called once the container is not needed.
     """
+    case = _Case(
+        sandbox=sandbox, machine=machine, task=task, phase=phase, origin=origin, seen=seen, undo=undo, leave=leave
+    )
     if phase.mode == "live":
-        tested = await run_tests(machine, task, phase, allowed=seen.files, work=origin.work)
-        return _checked(Judged(tested=tested, flags=["live"]), seen)
+        return _checked(Judged(tested=await case.tested(machine), flags=["live"]), seen)
     for hook in phase.verifier.collect:
         await machine.exec(hook.command, user=hook.user, folder=origin.work, limits=limits_of(hook.timeout_s))
     await machine.end_processes()
-    if phase.mode == "carry":
-        judged = await _carried(sandbox, machine, task, phase, origin, seen, undo, leave)
-    else:
-        judged = await _frozen(sandbox, machine, task, phase, origin, seen, undo, leave)
-    return _checked(judged, seen)
+    return _checked(await (_carried(case) if phase.mode == "carry" else _frozen(case)), seen)
 
 
 async def untouched(sandbox: Sandbox, task: TaskFolder, phase: Phase, origin: Origin) -> Tested:
@@ -105,41 +120,32 @@ def _checked(judged: Judged, seen: Seen) -> Judged:
     return judged
 
 
-async def _carried(
-    sandbox: Sandbox,
-    machine: Machine,
-    task: TaskFolder,
-    phase: Phase,
-    origin: Origin,
-    seen: Seen,
-    undo: bool,
-    leave: Callable[[], Awaitable[None]],
-) -> Judged:
-    judged = Judged(tested=Tested())
+async def _carried(case: _Case) -> Judged:
+    judged, phase, origin = Judged(tested=Tested()), case.phase, case.origin
     declared = [one for one in phase.artifacts if one.source.rstrip("/") != PUBLISHED]
     paths = [*phase.artifacts, *([] if declared or phase.judge is not None else [Artifact(source=origin.work)])]
     taken: list[tuple[str, bytes]] = []
     for artifact in paths:
         at = posixpath.normpath(posixpath.join(origin.work, artifact.source))
         try:
-            taken.append((at, await machine.get(at, max_bytes=CARRIED_BYTES, exclude=artifact.exclude)))
+            taken.append((at, await case.machine.get(at, max_bytes=CARRIED_BYTES, exclude=artifact.exclude)))
         except FileRefused as error:
             if at != PUBLISHED:
                 judged.flags.append(f"not carried: {error}")
-    await leave()
-    async with sandbox.session_for(_spec(task, phase)) as session:
+    await case.leave()
+    async with case.sandbox.session_for(_spec(case.task, phase)) as session:
         second, changed = session.machine, set[str]()
         if phase.tests:
-            await lay_environment(second, task, origin)
+            await lay_environment(second, case.task, origin)
         for at, archive in taken:
-            if undo:
-                archive = await _without_hooks(second, at, archive, seen.changed, changed)
+            if case.undo:
+                archive = await _without_hooks(second, at, archive, case.seen.changed, changed)
             else:
                 changed |= {posixpath.join(at, name) for name in _hooks_in(archive)}
             await _lay(second, at, archive)
         judged.changed = tuple(sorted(changed))
-        judged.flags += [f"undone: {path}" for path in judged.changed if undo]
-        judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=origin.work)
+        judged.flags += [f"undone: {path}" for path in judged.changed if case.undo]
+        judged.tested = await case.tested(second)
     return judged
 
 
@@ -184,26 +190,17 @@ async def _lay(second: Machine, at: str, archive: bytes) -> None:
         await second.put(at, archive, replace=True)
 
 
-async def _frozen(
-    sandbox: Sandbox,
-    machine: Machine,
-    task: TaskFolder,
-    phase: Phase,
-    origin: Origin,
-    seen: Seen,
-    undo: bool,
-    leave: Callable[[], Awaitable[None]],
-) -> Judged:
+async def _frozen(case: _Case) -> Judged:
     judged = Judged(tested=Tested())
     try:
-        async with _clean(machine, origin, seen, undo, judged) as frozen:
-            await leave()
-            spec = replace(_spec(task, phase), image=frozen.image, context=None)
-            async with _opened(sandbox, spec) as second:
+        async with _clean(case, judged) as frozen:
+            await case.leave()
+            spec = replace(_spec(case.task, case.phase), image=frozen.image, context=None)
+            async with _opened(case.sandbox, spec) as second:
                 if second is None:
                     judged.tested = Tested(fault="image", detail="no container of its files could be started")
                 else:
-                    judged.tested = await run_tests(second, task, phase, allowed=seen.files, work=origin.work)
+                    judged.tested = await case.tested(second)
     except Tampered as error:
         judged.flags.append("tampered")
         judged.tested = Tested(rewards={"reward": 0.0}, detail=str(error))
@@ -229,11 +226,10 @@ async def _opened(sandbox: Sandbox, spec: SandboxSpec) -> AsyncIterator[Machine 
 
 
 @asynccontextmanager
-async def _clean(
-    machine: Machine, origin: Origin, seen: Seen, undo: bool, judged: Judged
-) -> AsyncIterator[FrozenMachine]:
+async def _clean(case: _Case, judged: Judged) -> AsyncIterator[FrozenMachine]:
     """The agent's container, frozen, with the image's own system files."""
-    allowed = seen.changed if undo else ()
+    machine, origin, undo = case.machine, case.origin, case.undo
+    allowed = case.seen.changed if undo else ()
     async with AsyncExitStack() as stack:
         frozen = await stack.enter_async_context(machine.freeze())
         links = [one for one in await links_to_tests(frozen, origin.work) if one.path not in allowed]
