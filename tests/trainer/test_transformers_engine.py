@@ -80,8 +80,8 @@ def largest_difference(trainer: TrainingEngine, model: Any) -> float:
     return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
 
 
-def plain_step(model: Any, given: list[Sample]) -> None:
-    """The same loss and AdamW's first step, by plain torch."""
+def plain_step(model: Any, given: list[Sample]) -> float:
+    """The same loss and AdamW's first step, by plain torch; returns the gradient's norm."""
     count = sum(sum(one.loss_mask) for one in given)
     loss = torch.zeros(())
     for one in given:
@@ -90,6 +90,9 @@ def plain_step(model: Any, given: list[Sample]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     loss.backward()
     optimizer.step()
+    return float(
+        torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
+    )
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -98,12 +101,12 @@ def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, tmp_
     trainer = engine(tmp_path / "model", tmp_path)
     assert largest_difference(trainer, model) < 1e-5
     assert trainer._rows.one_per_row == (families()[model_type].packs == "row")
-    trainer.train_step(samples())
+    norm = trainer.train_step(samples())["train/grad_norm"]
     trainer.export_hf(str(tmp_path / "export"))
     exported, info = loaded(tmp_path / "export")
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert largest_difference(trainer, exported) < 1e-5
-    plain_step(model, samples())
+    assert norm == pytest.approx(plain_step(model, samples()), rel=1e-4)
     assert largest_difference(trainer, model) < 2e-3
     trainer.close()
 
