@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from agentgym.actors.hosts import HostsConfig
@@ -31,6 +32,7 @@ from agentgym.rollout.tasks import HeldOut
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import placement_lines
 from agentgym.run.recipe_files import read_recipe_files
+from agentgym.trainer.choice import choose_engine
 from agentgym.trainer.config import TrainerConfig
 
 HELP_RECIPE = "list all fields of a recipe, then end; `agentgym settings` says what they do"
@@ -124,6 +126,8 @@ def planned_lines(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
         model = model_architecture(recipe.model.path)
     except ModelUnavailable as error:
         return placement_lines(recipe, None, machine, str(error))
+    if Path(recipe.model.path).is_dir() and (folder := local_folder(recipe.model.path)):
+        choose_engine(recipe.trainer, folder)  # of others, the start says what its engine does not compute
     return placement_lines(recipe, model, machine)
 
 

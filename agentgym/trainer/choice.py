@@ -8,6 +8,7 @@ from pathlib import Path
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
 from agentgym.families.registry import family_of, read_architecture, read_dense
+from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LORA_TARGETS, TrainerConfig
 
 
@@ -42,7 +43,18 @@ def choose_engine(trainer: TrainerConfig, folder: Path) -> tuple[TrainerConfig, 
             f"{folder / 'config.json'}: a {found.model_type} can't be trained, since transformers keeps its "
             "layers elsewhere than in model.layers. To evaluate it take generator.engine=transformers, or vllm on a GPU"
         )
+    _check_names(found, folder)
     lora, targets = trainer.lora, family_of(found).adapter_targets
     if lora.targets == LORA_TARGETS:
         lora = replace(lora, targets=targets)
     return replace(trainer, engine="transformers", lora=lora), found
+
+
+def _check_names(found: Architecture, folder: Path) -> None:
+    """Raises UserError for weights of another model, as of one that sees images."""
+    stored = read_shapes(folder) if any(folder.glob("*.safetensors")) else {}
+    if stored and (missing := [name for name in found.hf_shapes() if name not in stored]):
+        raise UserError(
+            f"the weights in {folder} have no {missing[0]}, as its config.json says, but {next(iter(stored))}. If the model "
+            "sees images, save its language model as a model of its own: text alone is trained"
+        )

@@ -109,6 +109,7 @@ def test_a_dry_run_without_the_models_config_shows_the_plan_and_how_to_get_it(cl
     [
         ("config.json", {"num_hidden_layers": 10**9}, "model/config.json: num_hidden_layers is 1000000000"),
         ("tokenizer_config.json", {"eos_token": 5}, "model/tokenizer_config.json: eos_token is 5"),
+        ("config.json", {"attention_bias": True}, "have no model.layers.0.self_attn.q_proj.bias"),
         ("config.json", {"model_type": "mystery"}, "'mystery', which the installed transformers does not know"),
     ],
 )

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from agentgym.errors import UserError
 from agentgym.families.registry import families
 from agentgym.models.routers import routers_of
+from agentgym.models.safetensors import read_folder, write_folder
 from agentgym.rl.losses.reinforce import Reinforce
 from agentgym.routes import Routes, joined
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
@@ -153,6 +154,14 @@ def test_settings_that_the_engine_lacks_are_refused_by_name(tmp_path: Path) -> N
         engine(tmp_path / "model", tmp_path, **given)
     with pytest.raises(UserError, match=r"model_type is 'mistral'; trainer\.engine=titan"):
         engine(tmp_path / "model", tmp_path, engine="titan")
+
+
+def test_weights_with_names_of_another_model_are_refused(tmp_path: Path) -> None:
+    folder = Path(write_model(tmp_path / "model", family="mistral"))
+    weights = {f"language_model.{name}": weight.clone() for name, weight in read_folder(folder)}
+    write_folder(folder, iter(weights.items()))
+    with pytest.raises(UserError, match=r"no model\.embed_tokens\.weight.*but language_model\."):
+        engine(folder, tmp_path)
 
 
 @pytest.mark.parametrize("recompute", ["elementwise", "selective", "full"])
