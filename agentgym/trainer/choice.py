@@ -55,6 +55,6 @@ def _check_names(found: Architecture, folder: Path) -> None:
     stored = read_shapes(folder) if any(folder.glob("*.safetensors")) else {}
     if stored and (missing := [name for name in found.hf_shapes() if name not in stored]):
         raise UserError(
-            f"the weights in {folder} have no {missing[0]}, as its config.json says, but {next(iter(stored))}. If the model "
+            f"the weights in {folder} have no {missing[0]}, as its config.json says, but {next(iter(stored))}. If it "
             "sees images, save its language model as a model of its own: text alone is trained"
         )
