@@ -131,7 +131,7 @@ test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.insta
 	@for folder in $(PYPI_AGENTS)/*/; do $$folder/bin/python -m pip freeze | grep "^$$(basename $$folder)=="; done
 	@# programs leave connections to the garbage collector, which is no fault of the test that it comes in
 	@AGENTGYM_TEST_AGENTS=$(NEWEST) $(AGENTS)/bin/python -m pytest -n 2 --dist loadgroup -W "ignore:Exception ignored in" \
-	  tests/serve/clients tests/serve/test_openenv_client.py tests/plugins/agents -m agents $(ARGS)
+	  tests/serve/clients tests/serve/test_openenv_client.py tests/plugins/agents tests/envs/test_harbor_reference.py -m agents $(ARGS)
 
 test-agents-newest: ## the same with the newest version of each command-line agent, installed again
 	@rm -rf .npm-agents-newest .pypi-agents-newest

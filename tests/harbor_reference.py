@@ -1,7 +1,8 @@
 """Answers with Harbor's own classes, in its own environment: `python harbor_reference.py < questions > answers`.
 
 Each line of standard input is JSON: {"toml": TEXT}, answered with what `TaskConfig` read, or {"file": NAME, "data":
-HEX}, answered with what `Verifier` takes from a reward file. An answer is {"value": ...} or {"refused": TEXT}.
+HEX}, answered with what `Verifier` takes from a reward file, or {"trajectory": JSON}, answered with the token ids of
+the steps that `Trajectory` read. An answer is {"value": ...} or {"refused": TEXT}.
 """
 
 from __future__ import annotations
@@ -121,6 +122,13 @@ def rewards(name: str, data: bytes) -> Any:
         return reader._parse_reward_json() if name == "reward.json" else reader._parse_reward_text()
 
 
+def trajectory(given: Any) -> Any:
+    from harbor.models.trajectories import Trajectory
+
+    steps = Trajectory.model_validate(given).steps
+    return [[one.metrics.prompt_token_ids, one.metrics.completion_token_ids] for one in steps if one.metrics]
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     for line in sys.stdin:
@@ -128,6 +136,8 @@ def main() -> None:
         try:
             if "toml" in asked:
                 answer = {"value": config(asked["toml"])}
+            elif "trajectory" in asked:
+                answer = {"value": trajectory(asked["trajectory"])}
             else:
                 answer = {"value": rewards(asked["file"], bytes.fromhex(asked["data"]))}
         except Exception as error:

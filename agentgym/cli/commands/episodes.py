@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import agentgym
 from agentgym.cli.episode_text import show_episode, show_tokens
 from agentgym.cli.results import figure
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.errors import UserError, nearest
 from agentgym.runs.folder import RunFolder
-from agentgym.runs.records import encode_saved
+from agentgym.runs.records import SavedEpisode, encode_saved
 from agentgym.tables.episode import episode_json
 from agentgym.tables.episode_search import in_order, matching, row
 from agentgym.tables.episode_table import Table
 from agentgym.tables.run import Run
+from agentgym.tables.trajectories import to_atif
 from agentgym.types import Outcome, Stop
 
 DESCRIPTION = """
@@ -33,6 +37,7 @@ agentgym runs episodes runs/math-1 --step all --outcome infra_error
 agentgym runs episodes runs/math-1 --step 12 --show 3
 agentgym runs episodes runs/math-1 --step 12 --show 3 --tokens
 agentgym runs episodes runs/math-1 --evals --show 1 --json
+agentgym runs episodes runs/math-1 --step all --success --export atif --output trajectories
 agentgym runs episodes evals/math-1-more --failure
 agentgym runs episodes evals/gpt-5-mini-math --sort -cost
 """
@@ -68,12 +73,20 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--show", metavar="N", help="read number N of those that would be listed, or one by its id")
     parser.add_argument("--tokens", action="store_true", help="with --show: every token with its origin")
     parser.add_argument("--json", action="store_true", help="one episode a line, whole")
+    parser.add_argument(
+        "--export", choices=("atif",), help="trajectories in Harbor's format, token ids included: one a line"
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="with --export: a file for each, named after the episode")
 
 
 def run(arguments: argparse.Namespace, shell: Shell) -> int:
     folder = RunFolder.open(arguments.run)
     if arguments.tokens and not arguments.show:
         raise UserError("--tokens goes with --show N")
+    if arguments.export and (arguments.show or arguments.json):
+        raise UserError("--export writes all episodes that are listed; leave out --show and --json")
+    if arguments.output and not arguments.export:
+        raise UserError("--output goes with --export atif")
     arguments.evals = arguments.evals or folder.only_evaluates
     known = folder.episode_steps(evaluation=arguments.evals)
     if not known:
@@ -85,15 +98,41 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     chosen = _chosen(table, steps, arguments)
     if arguments.show:
         _show(_find(table, chosen, steps, arguments), opened, table, arguments, shell)
+    elif arguments.export:
+        _export(_saved(folder, table, chosen, steps, arguments), opened, arguments.output, shell)
     elif arguments.json:
-        wanted = {table.key(number) for _, number in chosen}
-        for step in steps:
-            for n, saved in enumerate(folder.read_episodes(step, evaluation=arguments.evals), start=1):
-                if f"{_source(arguments)}-{step}-{n}" in wanted:
-                    shell.say(json.dumps(encode_saved(saved)))
+        for saved in _saved(folder, table, chosen, steps, arguments):
+            shell.say(json.dumps(encode_saved(saved)))
     else:
         _list(table, chosen, steps, known, arguments, shell)
     return 0
+
+
+def _saved(
+    folder: RunFolder, table: Table, chosen: Sequence[Numbered], steps: Sequence[int], arguments: argparse.Namespace
+) -> Iterator[SavedEpisode]:
+    """The chosen episodes, whole, in the order in which they were saved."""
+    wanted = {table.key(number) for _, number in chosen}
+    for step in steps:
+        for n, saved in enumerate(folder.read_episodes(step, evaluation=arguments.evals), start=1):
+            if f"{_source(arguments)}-{step}-{n}" in wanted:
+                yield saved
+
+
+def _export(episodes: Iterable[SavedEpisode], opened: Run, output: str | None, shell: Shell) -> None:
+    played = {"agent": opened.field("agent.name", "agentgym"), "model": str(opened.field("model.path", "unknown"))}
+    target, count = None if output is None else Path(output), 0
+    for saved in episodes:
+        trajectory = to_atif(saved, **played, version=agentgym.__version__)
+        if target is None:
+            shell.say(json.dumps(trajectory))
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.+=-]", "-", f"step-{saved.step:06d}-{saved.episode.episode_id}.json")
+        (target / name).write_text(json.dumps(trajectory), encoding="utf-8")
+        count += 1
+    if target is not None:
+        shell.say(f"{count} trajectories in {target}")
 
 
 def _source(arguments: argparse.Namespace) -> str:
