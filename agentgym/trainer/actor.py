@@ -23,7 +23,7 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.garbage import Garbage
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
-from agentgym.weights.store import WeightStore
+from agentgym.weights.store import TakesParts, WeightStore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -247,7 +247,15 @@ class TrainerActor(ServiceActor):
                 raise InfraError("this trainer has no weight store to push to")
             asyncio.run(self._store.put(version, weights))
 
-        self._engine.publish(version, store)
+        parts = self._store
+        if isinstance(parts, TakesParts) and self._engine.has_parts:
+            self._engine.publish_parts(
+                version,
+                lambda own: asyncio.run(parts.put_parts(version, own)),
+                lambda names: asyncio.run(parts.commit(version, names)),
+            )
+        else:
+            self._engine.publish(version, store)
 
     def _keep_versions(self, folder: Path, versions: Sequence[int]) -> None:
         from agentgym.models.safetensors import write_tensors

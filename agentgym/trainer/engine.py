@@ -36,6 +36,7 @@ from agentgym.trainer.minibatches import combined, minibatches, old_logprobs
 from agentgym.trainer.mismatch import MismatchGuard
 from agentgym.trainer.own_tensors import Batch, OwnLoss, add_gradient
 from agentgym.trainer.parallel import join
+from agentgym.trainer.parts import PutParts, own_parts, publish_parts
 from agentgym.trainer.progress import Totals
 from agentgym.trainer.rows import Rows
 from agentgym.trainer.saving import Export, Saver
@@ -310,6 +311,17 @@ class TrainingEngine:
         dtype = getattr(torch, self._setup.publish_dtype)
         self._write_weights(write, self._adapters.version() if self._trainer.lora.rank else self.hf_weights(dtype))
         self.version = version
+
+    def publish_parts(self, version: int, put: PutParts, commit: Callable[[list[str]], None]) -> None:
+        """As `publish`, but each rank puts what it holds, and rank 0 commits when all have. Collective."""
+        dtype = getattr(torch, self._setup.publish_dtype)
+        publish_parts(own_parts(self._model, self._built.adapter, dtype), self._ranks, put, commit)
+        self.version = version
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether ranks share the published weights. Adapters are small, and published whole."""
+        return self._ranks.sharded and not self._trainer.lora.rank
 
     def _write_weights(
         self, write: Callable[[Iterator[tuple[str, Tensor]]], None], weights: Iterator[tuple[str, Tensor]]

@@ -72,10 +72,25 @@ class NcclConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStoreConfig(StoreConfig):
-    """TorchStore: a process that holds the weights, and hands them out as messages."""
+    """TorchStore: processes beside the trainer, its volumes, to which each trainer rank sends what it holds."""
+
+    volumes: int = 1
+    """Processes that hold the weights, on each of the trainer's hosts; the host's ranks are divided among them."""
+    timeout_s: float = 60.0
+    """Seconds after which an unanswered call for one tensor has failed."""
+
+    def __post_init__(self) -> None:
+        if self.volumes < 1 or self.timeout_s <= 0:
+            raise ValueError(
+                f"weights.store has volumes={self.volumes} and timeout_s={self.timeout_s:g}; give at least 1 volume "
+                "and more than 0 seconds"
+            )
 
     async def open(self, run: str, *, keep: int, runtime: Runtime | None) -> WeightStore:
         from agentgym.actors.runtime import current_runtime
         from agentgym.weights.torchstore_store import TorchStoreStore
 
-        return await TorchStoreStore.open(run, keep=keep, runtime=runtime or current_runtime())
+        runtime = runtime or current_runtime()
+        return await TorchStoreStore.open(
+            run, keep=keep, runtime=runtime, volumes=self.volumes, timeout_s=self.timeout_s
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -31,6 +32,33 @@ class StoredWeights(Protocol):
         """Names, types and shapes alone: tensors on torch's meta device."""
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A block of a weight that several ranks of a trainer share.
+
+    shape: of the whole weight. begin: where the block begins in it. values: None on the ranks that do not store it.
+    index: the block's number among the `count` of which the weight consists.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+    values: Tensor | None
+    index: int
+    count: int
+
+
+@runtime_checkable
+class TakesParts(Protocol):
+    """A store that every rank of a trainer writes its own parts to, so that none gathers the weights."""
+
+    async def put_parts(self, version: int, parts: Iterable[Part]) -> list[str]:
+        """Store the parts with values; returns the names of all. Raises ValueError as `WeightStore.put` does."""
+
+    async def commit(self, version: int, names: Iterable[str]) -> None:
+        """Make the version exist. One rank calls it when all have stored their parts."""
 
 
 class WeightStore(Contract, Protocol):

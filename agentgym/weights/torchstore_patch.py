@@ -10,13 +10,14 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Mapping
 
 from agentgym.actors.runtime import EndpointProperty
 from agentgym.errors import UserError
 
-# TorchStore asks Monarch for RDMA under a deprecated name; on one host messages were measured, not RDMA.
-os.environ.setdefault("TORCHSTORE_RDMA_ENABLED", "0")
+RDMA = "TORCHSTORE_RDMA_ENABLED"
+OTHER_RDMA = "TORCHSTORE_USE_RDMA"  # torchforge's documents call it so
 INSTALL = "install it with `pip install --no-deps torchstore==0.1.2 && pip install pygtrie`"
 
 
@@ -48,6 +49,30 @@ def apply() -> None:
         ) from error
     make_endpoints_async(controller.Controller)
     make_endpoints_async(volume.StorageVolume)
+
+
+def use_rdma(wanted: bool) -> None:
+    """In this process; TorchStore reads the variable for each tensor."""
+    os.environ[RDMA] = str(int(wanted))
+
+
+def wants_rdma(environment: Mapping[str, str]) -> bool:
+    """Whether weights shall travel by RDMA, which must be asked for. Raises UserError where that is impossible."""
+    given = {name: environment[name] for name in (RDMA, OTHER_RDMA) if name in environment}
+    said = " and ".join(f"{name}={value}" for name, value in given.items())
+    if not {*given.values()} <= {"0", "1"} or len({*given.values()}) > 1:
+        raise UserError(f"the environment has {said}: set {RDMA} to 0 or 1, and {OTHER_RDMA} to the same or not at all")
+    if "1" not in given.values():
+        return False
+    buffers = importlib.import_module("torchstore.transport.buffers")
+    with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # Monarch has another name for it
+        available = buffers.monarch_rdma_available()
+    if not available:
+        raise UserError(
+            f"the environment has {said}, but this machine has no RDMA device (ibverbs); unset it: weights then travel "
+            "as messages. Or set weights.store to nccl"
+        )
+    return True
 
 
 def _as_async(method: Callable[..., object]) -> Callable[..., Coroutine[None, None, object]]:

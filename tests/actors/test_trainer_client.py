@@ -20,6 +20,8 @@ from waiting import LONG_S, no_child_left
 
 from agentgym.actors.runtime import Runtime
 from agentgym.errors import InfraError
+from agentgym.generators.config import GeneratorConfig
+from agentgym.generators.service import GeneratorService
 from agentgym.rl.columns import SampleColumns
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.actor import TrainerActor
@@ -27,6 +29,7 @@ from agentgym.trainer.client import TrainerClient, trainer_options
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.reference import ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.config import WeightsConfig
 from agentgym.weights.select import TorchStoreConfig
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -183,5 +186,50 @@ async def test_a_trainer_publishes_through_torchstore_too(policy: Path, tmp_path
         read = dict(await store.get(4))
         expected = load_file(policy / "model.safetensors")
         assert all(torch.equal(read[name], expected[name]) for name in read)
+        await trainer.close()
+        await store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.hostile  # it starts five processes
+async def test_two_ranks_send_torchstore_what_they_hold_and_readers_get_the_gathered_bits(
+    policy: Path, tmp_path: Path
+) -> None:
+    torchstore = pytest.importorskip("torchstore")
+    async with Runtime(log_dir=tmp_path / "logs") as runtime:
+        store = await WeightsConfig(store=TorchStoreConfig(volumes=2)).open("sharded", runtime=runtime)
+        trainer = TrainerClient(setup(policy, tmp_path / "titan", procs=2), store=store)
+        await trainer.start()
+        await trainer.call(TrainerActor.train_step, SAMPLES)
+        await trainer.call(TrainerActor.push_weights, 4)
+        with pytest.raises(ValueError, match="version 4 is stored already"):
+            await trainer.call(TrainerActor.push_weights, 4)
+        await trainer.call(TrainerActor.export_hf, str(tmp_path / "gathered"))
+        expected = load_file(tmp_path / "gathered" / "model.safetensors")
+        client = await torchstore.client(store.name)
+        for name, weight in expected.items():
+            volumes = await client._controller.locate_volumes.call_one(f"4/{name}")
+            put = {volume: [tuple(one.local_shape) for one in info.tensor_slices] for volume, info in volumes.items()}
+            assert put == {rank: [(len(weight) // 2, *weight.shape[1:])] for rank in ("0", "1")}, name
+
+        generators = GeneratorService(
+            config=GeneratorConfig(replicas=1, device="cpu", dtype="float32", max_model_len=64),
+            store=store,
+            model_path=str(policy),
+        )
+        await generators.start()
+        await generators.update_weights(4)
+        prompt = (5, 6, 7)
+        sampled = await generators.generate(GenerateRequest(prompt_ids=prompt, sampling=SamplingParams(max_tokens=9)))
+        size = len(prompt) + len(sampled.completion_ids)
+        columns = dict.fromkeys(("logprobs", "advantages", "ref_logprobs"), (0.0,) * size)
+        mask, versions = (0.0, 0.0, 0.0) + (1.0,) * (size - 3), (4,) * size
+        tokens = prompt + tuple(sampled.completion_ids)
+        both = replace(SAMPLES[0], token_ids=tokens, loss_mask=mask, versions=versions, **columns)
+        scored = await trainer.call(TrainerActor.logprobs, [both])
+        assert scored[0][3:] == pytest.approx(sampled.logprobs, abs=1e-4)
+        read = dict(await store.get(4))
+        assert read.keys() == expected.keys() and all(torch.equal(read[name], expected[name]) for name in expected)
+        await generators.close()
         await trainer.close()
         await store.close()

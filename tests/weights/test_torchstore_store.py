@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+from waiting import LONG_S
 
+from agentgym.actors.descendants import titled
 from agentgym.actors.endpoint import endpoint
 from agentgym.actors.runtime import Actor, Runtime
+from agentgym.errors import InfraError, UserError
 from agentgym.weights.config import WeightsConfig
 from agentgym.weights.select import TorchStoreConfig
 from agentgym.weights.shared_memory import SharedMemoryStore
@@ -76,3 +81,33 @@ async def test_both_stores_give_bit_equal_weights_and_the_same_errors(tmp_path: 
         finally:
             await theirs.close()
             await ours.close()
+
+
+def test_rdma_is_used_where_it_was_asked_for_by_either_name_or_refused_in_one_line() -> None:
+    from agentgym.weights.torchstore_patch import wants_rdma
+
+    assert not wants_rdma({}) and not wants_rdma({"TORCHSTORE_RDMA_ENABLED": "0", "TORCHSTORE_USE_RDMA": "0"})
+    for name in ("TORCHSTORE_RDMA_ENABLED", "TORCHSTORE_USE_RDMA"):
+        with pytest.raises(UserError, match=f"^the environment has {name}=1, but this machine has no RDMA device"):
+            wants_rdma({name: "1"})
+    for given in ({"TORCHSTORE_USE_RDMA": "yes"}, {"TORCHSTORE_RDMA_ENABLED": "0", "TORCHSTORE_USE_RDMA": "1"}):
+        with pytest.raises(UserError, match="set TORCHSTORE_RDMA_ENABLED to 0 or 1"):
+            wants_rdma(given)
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
+async def test_a_silent_or_dead_volume_is_an_error_of_its_own_and_no_deleted_version(tmp_path: Path) -> None:
+    async with Runtime(log_dir=tmp_path) as runtime:
+        store = await TorchStoreConfig().open("silent", keep=2, runtime=runtime)
+        await store.put(1, [("weight", torch.ones(3))])
+        (volume,) = titled("weights")
+        os.kill(volume.pid, signal.SIGSTOP)
+        store._timeout_s = 1.0
+        with pytest.raises(InfraError, match=r"TorchStore did not answer within 1 s \(weights\.store\.timeout_s\)"):
+            await store.get(1)
+        os.kill(volume.pid, signal.SIGKILL)
+        store._timeout_s = LONG_S
+        with pytest.raises(InfraError, match="TorchStore"):
+            await store.put(2, [("weight", torch.ones(3))])
+        await store.close()
