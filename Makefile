@@ -60,6 +60,8 @@ $(VENV)/.torch: | $(VENV)/bin/python
 
 $(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
 	@echo "setup: installing agentgym with what training needs (torchtitan, monarch, transformers, ...) into $(VENV)"
+	@# of an earlier checkout, whose name for pip was another; not a stranger's package of that name
+	@! $(PIP) show agentgym 2>/dev/null | grep -q '^Summary: Environments as plugins' || $(PIP) uninstall -y agentgym
 	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools,math,serve]'
 	@touch $@
 

@@ -6,6 +6,8 @@ import contextlib
 import difflib
 from collections.abc import Iterable
 
+DISTRIBUTION = "gymwright"
+"""Our name for pip, as in pyproject.toml. What PyPI calls `agentgym`, our name for all else, is another project."""
 LISTED = 60
 """Names in an error at most."""
 
@@ -35,11 +37,19 @@ def nearest(given: str, known: Iterable[str]) -> str:
     return f"{guess} Available: {', '.join(shown) or 'none'}{more}."
 
 
-def pip_install(extra: str, *only: str) -> str:
-    """The command that installs the packages of an extra, or those named, by the installed metadata.
+def pip_install(extra: str) -> str:
+    """The command that installs an extra. What is installed of us satisfies it: pip fetches the missing packages."""
+    import importlib.metadata
 
-    The extra itself can't be named: on the package index, the distribution's name is another project's.
-    """
+    try:
+        importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return f"pip install -e '.[{extra}]' in the checkout of agentgym"
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def pip_install_only(extra: str, *only: str) -> str:
+    """The command that installs the packages of an extra, or those named of them, without agentgym."""
     import importlib.metadata
     import shlex
 
@@ -47,7 +57,7 @@ def pip_install(extra: str, *only: str) -> str:
 
     packages = []
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        for line in importlib.metadata.requires("agentgym") or ():
+        for line in importlib.metadata.requires(DISTRIBUTION) or ():
             needed = Requirement(line)
             marker = needed.marker
             if marker is None or "extra" not in str(marker) or (only and needed.name not in only):
@@ -55,9 +65,7 @@ def pip_install(extra: str, *only: str) -> str:
             if marker.evaluate({"extra": extra}):
                 needed.marker = None
                 packages.append(shlex.quote(str(needed)))
-    return (
-        f"pip install {' '.join(packages)}" if packages else f"pip install -e '.[{extra}]' in the checkout of agentgym"
-    )
+    return f"pip install {' '.join(packages)}" if packages else pip_install(extra)
 
 
 def waited_for(error: BaseException) -> InfraError | None:

@@ -34,7 +34,7 @@ from agentgym.hook_specs import SinkFactory as SinkFactory
 from agentgym.hook_specs import hookimpl as hookimpl
 from agentgym.hook_specs import hookspec as hookspec
 from agentgym.import_path import import_class, import_object, is_import_path
-from agentgym.plugin_errors import PluginError, blamed, detail_of
+from agentgym.plugin_errors import PluginError, blamed, detail_of, shown_name
 from agentgym.rewards import Reward, RewardFunction, marked_reward
 from agentgym.sandbox import SandboxBackend, SandboxOptions, SandboxPlugin
 from agentgym.sinks import EpisodeSink, MetricSink
@@ -64,8 +64,8 @@ class PluginRegistry:
         self.records: list[PluginRecord] = []
         off = set(disabled)
         named = functools.cache(_name_and_version)  # a distribution of many entry points is read once
-        for point in sorted(entry_points, key=lambda p: (p.name, p.value)):
-            distribution, version = named(point.dist)
+        points = {(point.name, point.value, named(point.dist)): point for point in entry_points}
+        for (_, _, (distribution, version)), point in sorted(points.items(), key=lambda item: item[0]):
             record = PluginRecord(name=point.name, target=point.value, distribution=distribution, version=version)
             same = [r for r in self.records if r.name == record.name and r.status is not PluginStatus.DISABLED]
             self.records.append(record)
@@ -355,7 +355,7 @@ def _name_and_version(distribution: importlib.metadata.Distribution | None) -> t
     if distribution is None:
         return "unknown", "?"
     metadata = distribution.metadata  # read from its file at every access
-    return metadata["Name"], metadata["Version"]
+    return shown_name(metadata["Name"]), metadata["Version"]
 
 
 def _made(make: Callable[[], Made], base: type, what: str, record: PluginRecord | None) -> Made:

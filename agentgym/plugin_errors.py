@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import cast
 
 from agentgym.components import SEAMS, ComponentKind, name_of
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import DISTRIBUTION, InfraError, UserError
 from agentgym.held_loop import line_of
 
 GROUPS = ("agentgym", "agentgym.commands")
@@ -80,6 +80,11 @@ def origin_of(thing: object, form: str = "{}") -> str:
     return form.format(found) if found else ""
 
 
+def shown_name(distribution: str) -> str:
+    """What messages and recipes call a distribution: its name on the package index, but ours `agentgym`."""
+    return "agentgym" if distribution == DISTRIBUTION else distribution
+
+
 def _module_of(thing: object) -> str:
     if isinstance(thing, functools.partial):
         thing = thing.func
@@ -104,10 +109,10 @@ def _origin(module: str) -> str:
         file = str(getattr(sys.modules.get(module), "__file__", ""))
         for dist in map(distribution, packages_distributions().get(parts[0], ())):
             if file.startswith(str(dist.locate_file(parts[0]))):  # another one may have a package of this name
-                return f"{dist.name} {dist.version}"
+                return f"{shown_name(dist.name)} {dist.version}"
         return ""
     brought = nearest[0].dist
     assert brought is not None
     plugins = {point.name for point in nearest}
-    of = f"{brought.name} {brought.version}"
+    of = f"{shown_name(brought.name)} {brought.version}"
     return f"plugin {plugins.pop()!r} of {of}" if len(plugins) == 1 else of

@@ -25,6 +25,7 @@ from agentgym.cli.main import main
 from agentgym.cli.restarts import Restarts
 from agentgym.commands.parser import Parser, split_overrides
 from agentgym.config import to_mapping
+from agentgym.errors import DISTRIBUTION
 from agentgym.evals.play import EvalSetup, summarize
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
@@ -249,7 +250,7 @@ def _pip(words: Sequence[str], folder: Path) -> str:
                 raise CommandFailed(f"there is no file {value}")
         elif word.startswith(".[") or not word.startswith(("-", ".")):
             requirement = Requirement(word.replace(".", "checkout", 1) if word[0] == "." else word)
-            unknown = requirement.extras - set(extras) if requirement.name == "checkout" else set()
+            unknown = requirement.extras - set(extras) if requirement.name in ("checkout", DISTRIBUTION) else set()
             pin = pins.get(requirement.name, word)
             if unknown or (str(requirement.specifier) and pin != word):
                 raise CommandFailed(f"{word}: unknown extras {sorted(unknown)}, or the project pins {pin}")

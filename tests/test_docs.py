@@ -245,6 +245,7 @@ def test_the_examples_of_a_command_work(name: str, place: Path) -> None:
         "python benchmarks/sandbox.py --markdwon",
         "python benchmarks/gone.py",
         "pip install -e .[dcker]",
+        "pip install gymwright[dcker]",
         "pip install torchtitan==0.2.0",
         "pytest -m qpu",
         "pytest tests/nowhere",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from agentgym import __version__
 from agentgym.actors import owned_folder
 from agentgym.actors.endpoint import LifecycleActor, endpoint
 from agentgym.actors.exits import how_it_ended
@@ -116,6 +117,6 @@ class HostAgent(LifecycleActor):
 
 def _version(package: str) -> str:
     try:
-        return version(package)
+        return __version__ if package == "agentgym" else version(package)
     except PackageNotFoundError:
         return "none"

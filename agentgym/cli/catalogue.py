@@ -13,6 +13,7 @@ from typing import cast
 
 from agentgym.commands import GROUP, Command
 from agentgym.errors import UserError, nearest
+from agentgym.plugin_errors import shown_name
 from agentgym.stability import ATTRIBUTE, built_for, renamed
 
 GROUPS = {
@@ -126,14 +127,15 @@ def load_command(name: str) -> Command:
 
 def _third_party() -> dict[str, list[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
+    points = {(point.name, point.value, _distribution(point)): point for point in entry_points(group=GROUP)}
+    for point in points.values():
         if point.name not in OWN and point.name not in RUNS:
             found.setdefault(point.name, []).append(point)
     return found
 
 
 def _distribution(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "an unknown distribution"
+    return shown_name(point.dist.name) if point.dist else "an unknown distribution"
 
 
 def _summary(point: EntryPoint) -> str:

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from agentgym.actors.sockets import check_socket_folder
 from agentgym.commands.text import commands_in, memory
-from agentgym.errors import UserError, pip_install
+from agentgym.errors import UserError, pip_install, pip_install_only
 from agentgym.hooks import PluginRegistry
 from agentgym.models.device import gpu_files, why_no_gpu
 from agentgym.planning.machine import host_cores, host_memory_gib
@@ -52,15 +53,16 @@ class Package:
     alternatives: tuple[str, ...] = ()
 
 
+_train = partial(pip_install_only, "train")
 PACKAGES = (
-    Package("torch", "2.13.", Level.MISSING, pip_install("train", "torch")),
-    Package("torchmonarch", "0.7.", Level.MISSING, pip_install("train", "torchmonarch"), ("torchmonarch-nightly",)),
-    Package("torchtitan", "0.3.", Level.MISSING, pip_install("train", "torchtitan")),
-    Package("transformers", "5.", Level.MISSING, pip_install("train", "transformers")),
-    Package("safetensors", "", Level.MISSING, pip_install("train", "safetensors")),
-    Package("rich", "", Level.NOTE, f"{pip_install('train', 'rich')} (for the live view)"),
-    Package("matplotlib", "", Level.NOTE, f"{pip_install('train', 'matplotlib')} (for curve.png)"),
-    Package("tensorboard", "", Level.NOTE, pip_install("train", "tensorboard")),
+    Package("torch", "2.13.", Level.MISSING, _train("torch")),
+    Package("torchmonarch", "0.7.", Level.MISSING, _train("torchmonarch"), ("torchmonarch-nightly",)),
+    Package("torchtitan", "0.3.", Level.MISSING, _train("torchtitan")),
+    Package("transformers", "5.", Level.MISSING, _train("transformers")),
+    Package("safetensors", "", Level.MISSING, _train("safetensors")),
+    Package("rich", "", Level.NOTE, f"{_train('rich')} (for the live view)"),
+    Package("matplotlib", "", Level.NOTE, f"{_train('matplotlib')} (for curve.png)"),
+    Package("tensorboard", "", Level.NOTE, _train("tensorboard")),
     Package(
         "vllm",
         "0.32.",

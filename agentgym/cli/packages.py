@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from agentgym import __version__
 from agentgym.components import ComponentKind
-from agentgym.errors import UserError
+from agentgym.errors import DISTRIBUTION, UserError
 from agentgym.stability import API
 
 _CHECK_ALL = "agentgym plugins --check"
@@ -93,7 +94,7 @@ _TAKEN = {"agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes",
 class PackagePlan:
     """What is made. name: of the package, its plugin and what it provides. environment: the name for `--env`, if any.
 
-    source: the URL from which pip installs agentgym; empty: it is no dependency, since no package index has it.
+    source: the URL from which pip installs agentgym; empty: its name there, in this version or later.
     """
 
     name: str
@@ -136,7 +137,7 @@ class PackagePlan:
         }
         group, target = ('"agentgym.commands"', f"{name}.command") if template == "command" else ("agentgym", name)
         is_server = _SERVER in about.files
-        needed = [f"agentgym{about.extras} @ {self.source}"] if self.source else []
+        needed = f"{DISTRIBUTION}{about.extras}" + (f" @ {self.source}" if self.source else f">={API}")
         values = {
             "name": name,
             "environment": self.environment,
@@ -151,8 +152,9 @@ class PackagePlan:
             "commands": "\n".join(self.commands),
             "check": self.commands[0],
             "source": self.source,
-            "extras": about.extras,
-            "dependencies": _quoted(*needed),
+            "needed": f"{DISTRIBUTION}{about.extras}",
+            "pip_name": DISTRIBUTION,
+            "dependencies": _quoted(needed),
             "scripts": '\n[project.scripts]\nserver = "server.app:main"\n' if is_server else "",
             "packages": _quoted(name, *(["server"] if is_server else [])),
         }
@@ -195,16 +197,16 @@ def package_name(given: str) -> str:
 def source_address(given: str) -> str:
     """What follows the @ of a dependency: a URL as it is, a file or folder of this machine as its URL.
 
-    Raises UserError for anything else: a bare name is looked up on the package index, where another project has it.
+    Raises UserError for anything else, such as a name, which is what a package depends on without a source.
     """
     if re.fullmatch(r"[a-z][a-z+]*://[\w.~:/?#@!$&()*+,;=%-]+", given, re.ASCII):
         return given
     if Path(given).exists() and ("/" in given or given.endswith(".whl")):
         return Path(given).resolve().as_uri()
     raise UserError(
-        f"--source {given!r} is not a place from which pip can install agentgym; give a URL such as "
-        "git+https://HOST/OWNER/agentgym@TAG or https://HOST/agentgym-0.1.0-py3-none-any.whl, or the path of a wheel "
-        "or a checkout"
+        f"--source {given!r} is not a place from which pip can install agentgym; give a URL, as git+https://HOST/OWNER/"
+        f"agentgym@TAG or https://HOST/{DISTRIBUTION}-{__version__}-py3-none-any.whl, or the path "
+        "of a wheel or a checkout"
     )
 
 

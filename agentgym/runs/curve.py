@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agentgym.errors import UserError, nearest, pip_install
+from agentgym.errors import UserError, nearest, pip_install_only
 from agentgym.runs.changes import Change
 from agentgym.runs.files import writing
 from agentgym.runs.metrics import MetricsRow
@@ -169,7 +169,7 @@ def _figure() -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError(f"the picture needs matplotlib: {pip_install('train', 'matplotlib')}") from None
+        raise UserError(f"the picture needs matplotlib: {pip_install_only('train', 'matplotlib')}") from None
     figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")  # no pyplot: it would keep global state
     FigureCanvasAgg(figure)
     return figure

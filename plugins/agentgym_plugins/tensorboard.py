@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgym.errors import UserError, pip_install
+from agentgym.errors import UserError, pip_install_only
 from agentgym.hooks import SinkFactory, hookimpl
 from agentgym.types import Json
 
@@ -30,7 +30,7 @@ class TensorBoardSink:
             self._values = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         except ImportError as error:
             raise UserError(
-                f"the sink 'tensorboard' needs the package `tensorboard`: {pip_install('train', 'tensorboard')}, "
+                f"the sink 'tensorboard' needs the package `tensorboard`: {pip_install_only('train', 'tensorboard')}, "
                 "or leave it out of `logging.sinks`"
             ) from error
         folder = Path(run_dir) / "tensorboard"

@@ -299,7 +299,7 @@ async def test_without_h11_a_session_with_an_allow_list_names_the_package_to_ins
         monkeypatch.delitem(sys.modules, f"agentgym_sandboxes.network.{module}")
     monkeypatch.setitem(sys.modules, "h11", None)
     networks = SessionNetworks(1 << 20, collections.Counter())
-    with pytest.raises(SandboxUnavailable, match=r"h11.*pip install 'docker>=7\.1' 'h11"):
+    with pytest.raises(SandboxUnavailable, match=r"h11.*pip install 'gymwright\[docker\]'"):
         async with AsyncExitStack() as stack:
             await networks.open(object(), ["pypi.org"], stack)  # type: ignore[arg-type]
 

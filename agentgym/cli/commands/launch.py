@@ -11,12 +11,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from agentgym import __version__
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import finish, read_recipe
 from agentgym.cli.recording import default_name
 from agentgym.commands.parser import Parser
 from agentgym.config import to_mapping
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import DISTRIBUTION, InfraError, UserError
 from agentgym.run.clusters import (
     SKY_RUNS,
     Order,
@@ -47,8 +48,7 @@ TAKES_OVERRIDES = True
 LAUNCHES = Path("launches")
 SUBMIT = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "-f"], "skypilot": ["sky", "jobs", "launch", "--yes"]}
 NAME = re.compile("[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")  # every scheduler takes it, and Kubernetes as a host's name
-INSTALL = "pip install torch==2.13.0 && pip install -e '.[train]'"
-INSTALL_GPU = "pip install torch==2.13.0 vllm==0.32.0 && pip install -e '.[train]'"
+TORCH, VLLM = "torch==2.13.0", "vllm==0.32.0"
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -69,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
     sky.add_argument("--infra", default="", help="where, as SkyPilot says it: aws/us-east-1, k8s, slurm/name")
     sky.add_argument("--volume", default="", help="one of `sky volumes`, for the runs: all nodes must see it")
     sky.add_argument("--secret", action="append", default=[], metavar="NAME", help="a variable of here, for the task")
-    sky.add_argument("--setup", default="", metavar="COMMAND", help=f"on each machine (default: {INSTALL_GPU})")
+    sky.add_argument("--setup", default="", metavar="COMMAND", help=f"on each machine (default: {_installing(True)})")
     sky.add_argument("--option", action="append", default=[], metavar="--NAME=VALUE", help="of `sky jobs launch`")
     for cluster in (pods, sky):
         cluster.add_argument("--patch", metavar="FILE", help="YAML laid over what is written, by kind or as a task")
@@ -184,7 +184,7 @@ def _skypilot(arguments: argparse.Namespace, name: str, runs_dir: str, recipe: s
     has_gpus = bool(arguments.accelerators or arguments.gpus)
     sky = SkyTask(
         local_recipe=str(LAUNCHES / name / "recipe.yaml"),
-        setup=arguments.setup or (INSTALL_GPU if has_gpus else INSTALL),
+        setup=arguments.setup or _installing(has_gpus),
         accelerators=arguments.accelerators,
         infra=arguments.infra,
         volume=arguments.volume,
@@ -194,6 +194,13 @@ def _skypilot(arguments: argparse.Namespace, name: str, runs_dir: str, recipe: s
     for patch in _patches(arguments.patch):
         task = patched(task, patch)
     return dump_yaml(task, blocks=True)
+
+
+def _installing(has_gpus: bool) -> str:
+    """Installs the checkout in this folder, which the machine gets, or where it is none this version by its name."""
+    in_checkout = Path("agentgym", "errors.py").is_file() and Path("pyproject.toml").is_file()
+    ours = "-e '.[train]'" if in_checkout else f"'{DISTRIBUTION}[train]=={__version__}'"
+    return f"pip install {TORCH}{f' {VLLM}' if has_gpus else ''} && pip install {ours}"
 
 
 def _lost(runs_dir: str, num_nodes: int) -> str:

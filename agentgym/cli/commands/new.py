@@ -10,7 +10,7 @@ from agentgym.cli.packages import TEMPLATES, PackagePlan, package_name, source_a
 from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.components import SEAMS
-from agentgym.errors import UserError
+from agentgym.errors import DISTRIBUTION, UserError
 
 DESCRIPTION = """
 Make an installable package: an environment that works, or another part of a run, typed, with tests, an entry point and
@@ -42,8 +42,8 @@ def add_arguments(parser: Parser) -> None:
         "--source",
         default="",
         metavar="URL",
-        help="from where the package and its CI install agentgym: git+https://..., a wheel, a checkout (default: it is "
-        "no dependency, and the CI workflow says what to set)",
+        help="from where the package and its CI install agentgym: git+https://..., a wheel, a checkout (default: "
+        f"by its name, {DISTRIBUTION}, and the CI workflow says what to set)",
     )
     parser.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     shell.say("\n  ".join(["\nnext:", *commands]))
     if not source:
         shell.say(
-            "\nNo package index has agentgym, so the package does not depend on it, and its CI needs AGENTGYM in\n"
-            ".github/workflows/check.yml set to a URL. --source URL writes both."
+            f"\nThe package depends on {DISTRIBUTION}, which is agentgym's name for pip. While no index has it, the CI "
+            "needs\nAGENTGYM in .github/workflows/check.yml set to a URL. --source URL writes both."
         )
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentgym import __version__
 from agentgym.agents import ProgramEnvironment
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError, nearest
@@ -93,7 +93,7 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
     report = Report(
         environment=config.name,
         version=environment.version,
-        agentgym=importlib.metadata.version("agentgym"),
+        agentgym=__version__,
         options=dict(config.options),
         weights=weights,
     )

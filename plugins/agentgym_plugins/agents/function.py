@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from agentgym.agents import Agent, AgentContext
-from agentgym.errors import UserError, pip_install
+from agentgym.errors import UserError, pip_install_only
 from agentgym.import_path import is_import_path
 from agentgym.types import Json
 from agentgym_plugins.agents.workers import Workers, check_python
@@ -76,7 +76,7 @@ class InProcess(Agent):
             await self._workers.first()
         except UserError as error:
             await self.close()
-            advice = f"{self.python or 'python'} -m {pip_install(self.extra)}, or set agent.python"
+            advice = f"{self.python or 'python'} -m {pip_install_only(self.extra)}, or set agent.python"
             raise UserError(f"{error}. {advice}" if self.extra else str(error)) from error
         except BaseException:
             await self.close()
