@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from agentgym.stability import VERSION
+
 if TYPE_CHECKING:
     from agentgym.agents import Agent, AgentContext, AgentFailed
     from agentgym.cli.loops import run_loop, services
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from agentgym.tools import MalformedCall, Toolbox, ToolCall, ToolError, ToolResult, Tools, tool
     from agentgym.types import Episode, Json, Message, Outcome, SandboxSpec, Split, Stop, Task, ToolTrace
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Agent",

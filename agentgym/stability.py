@@ -15,6 +15,8 @@ from typing import Final
 
 from agentgym.errors import UserError
 
+VERSION: Final = "0.1.0"
+"""Of the distribution: pyproject.toml reads it from here, and a release is tagged with a v and this."""
 API: Final = "0.1"
 """The version of the public API: the first two numbers of agentgym's own."""
 BREAKS: Final[Mapping[str, str]] = {}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from agentgym import __version__
 from agentgym.actors import owned_folder
 from agentgym.actors.endpoint import LifecycleActor, endpoint
 from agentgym.actors.exits import how_it_ended
@@ -21,6 +20,7 @@ from agentgym.actors.file_server import serve_files
 from agentgym.actors.gpus import gpus_of_machine
 from agentgym.actors.network import own_address
 from agentgym.actors.process_id import ProcessId
+from agentgym.stability import VERSION
 
 PACKAGES = ("agentgym", "torch", "torchmonarch")
 """Which must be the same on all hosts."""
@@ -117,6 +117,6 @@ class HostAgent(LifecycleActor):
 
 def _version(package: str) -> str:
     try:
-        return __version__ if package == "agentgym" else version(package)
+        return VERSION if package == "agentgym" else version(package)
     except PackageNotFoundError:
         return "none"

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from agentgym import __version__
 from agentgym.components import ComponentKind
 from agentgym.errors import DISTRIBUTION, UserError
-from agentgym.stability import API
+from agentgym.stability import API, VERSION
 
 _CHECK_ALL = "agentgym plugins --check"
 _SERVER = "server/app.py"
@@ -205,7 +204,7 @@ def source_address(given: str) -> str:
         return Path(given).resolve().as_uri()
     raise UserError(
         f"--source {given!r} is not a place from which pip can install agentgym; give a URL, as git+https://HOST/OWNER/"
-        f"agentgym@TAG or https://HOST/{DISTRIBUTION}-{__version__}-py3-none-any.whl, or the path "
+        f"agentgym@TAG or https://HOST/{DISTRIBUTION}-{VERSION}-py3-none-any.whl, or the path "
         "of a wheel or a checkout"
     )
 

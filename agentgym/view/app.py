@@ -21,8 +21,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from agentgym import __version__
 from agentgym.runs.folder import RunStatus
+from agentgym.stability import VERSION
 from agentgym.tables.comparing import compare_json, diff_json, sides_json
 from agentgym.tables.curves import MAX_POINTS, curves_json, lanes_json, time_json
 from agentgym.tables.episode import NO_TOKENIZER, episode_json
@@ -84,7 +84,7 @@ class View:
         """What this is, and what it can do."""
         return {
             "name": "agentgym",
-            "version": __version__,
+            "version": VERSION,
             "exported": False,
             "roots": [{"key": root.key, "path": str(root.path / root.only)} for root in self.roots.roots],
             "can": {"steer": self.can_steer, "play": self.plays is not None},

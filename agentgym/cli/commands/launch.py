@@ -11,7 +11,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym import __version__
 from agentgym.cli.jobs import JobShell
 from agentgym.cli.recipes import finish, read_recipe
 from agentgym.cli.recording import default_name
@@ -30,6 +29,7 @@ from agentgym.run.clusters import (
     skypilot_task,
     slurm_script,
 )
+from agentgym.stability import VERSION
 from agentgym.yaml import dump_yaml, read_documents
 
 DESCRIPTION = """
@@ -199,7 +199,7 @@ def _skypilot(arguments: argparse.Namespace, name: str, runs_dir: str, recipe: s
 def _installing(has_gpus: bool) -> str:
     """Installs the checkout in this folder, which the machine gets, or where it is none this version by its name."""
     in_checkout = Path("agentgym", "errors.py").is_file() and Path("pyproject.toml").is_file()
-    ours = "-e '.[train]'" if in_checkout else f"'{DISTRIBUTION}[train]=={__version__}'"
+    ours = "-e '.[train]'" if in_checkout else f"'{DISTRIBUTION}[train]=={VERSION}'"
     return f"pip install {TORCH}{f' {VLLM}' if has_gpus else ''} && pip install {ours}"
 
 

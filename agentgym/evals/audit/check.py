@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym import __version__
 from agentgym.agents import ProgramEnvironment
 from agentgym.env import Environment, default_weights
 from agentgym.errors import UserError, nearest
@@ -24,6 +23,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.sandbox import SandboxOptions
+from agentgym.stability import VERSION
 from agentgym.types import Json, Task
 
 MAX_TOKENS = RolloutConfig().max_episode_tokens
@@ -93,7 +93,7 @@ async def check_environment(registry: PluginRegistry, config: CheckConfig, say: 
     report = Report(
         environment=config.name,
         version=environment.version,
-        agentgym=__version__,
+        agentgym=VERSION,
         options=dict(config.options),
         weights=weights,
     )
