@@ -61,6 +61,31 @@ def pass_table(result: EvalResult) -> tuple[tuple[str, ...], list[tuple[str, ...
     return header, rows
 
 
+_TASKS_SHOWN = 100
+
+
+def task_table(result: EvalResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: a row for each task; no rows where no task has a container of its own."""
+    if all(one.container_s is None for one in result.tasks):
+        return (), []
+    shown = result.tasks[:_TASKS_SHOWN]
+    ks = sorted({int(k) for one in shown for k in one.pass_at} - {1})
+    header = ("task", "episodes", "success", "95% interval", *(f"pass@{k}" for k in ks), "reward")
+    rows = [
+        (
+            one.task_id,
+            str(one.num),
+            figure(one.success),
+            _interval(one.low, one.high),
+            *(figure(one.pass_at.get(str(k))) for k in ks),
+            figure(one.reward),
+            *("-" if value is None else f"{value:.1f} s" for value in (one.seconds, one.container_s)),
+        )
+        for one in shown
+    ]
+    return (*header, "time", "container"), rows
+
+
 MEASURES = "success by category of the tasks, and what the environment measures, each with its 95% interval"
 _MEASURES_A_TABLE = 4  # which fit 120 characters
 
@@ -92,6 +117,12 @@ def show_result(result: EvalResult, environment: str, folder: RunFolder, reporte
     header, rows = pass_table(result)
     if result.usage:
         reporter.table("tokens of the server, and what they cost", USAGE_HEADER, [usage_row(result)])
+    header_of_tasks, of_tasks = task_table(result)
+    if of_tasks:
+        title = "by task: time and container are means of an episode"
+        reporter.table(title, header_of_tasks, of_tasks)
+        if (more := len(result.tasks) - len(of_tasks)) > 0:
+            reporter.note(f"... {more} more tasks: `tasks` of {folder.path}/evals/*.json has all")
     if rows:
         reporter.table("pass@k: the share of tasks that at least one of k samples solves", header, rows)
     reporter.note(f"\nsaved in {folder.path}: agentgym runs episodes {folder.path}")

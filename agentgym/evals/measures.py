@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym.evals.statistics import success_interval, success_share, weighted_mean
+from agentgym.evals.statistics import pass_at_k, success_interval, success_share, weighted_mean
 from agentgym.types import Episode, Json, Outcome
 
 
@@ -39,6 +39,57 @@ def success_by_category(by_task: Sequence[Sequence[bool | None]], categories: Se
             share = success_share(rows)
             found.append(Measured(name=name or "-", value=share, low=low, high=high, num_tasks=len(rows)))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFigures:
+    """One task's figures over its counted episodes; None is unknown.
+
+    num: counted episodes. low, high: the 95% interval of success, over the samples. pass_at: by k, for k = 1, 2, 4, ...
+    and num. seconds: an episode's mean, without waits; container_s: the mean time that an episode held its session's
+    container, in seconds, verdict included.
+    """
+
+    task_id: str
+    num: int
+    success: float | None
+    low: float | None
+    high: float | None
+    pass_at: dict[str, float]
+    reward: float | None
+    seconds: float | None
+    container_s: float | None
+
+
+def task_figures(
+    episodes: Sequence[Sequence[Episode]], by_task: Sequence[Sequence[bool | None]]
+) -> tuple[TaskFigures, ...]:
+    """The figures of each task, in their order. by_task: the successes, as `EvalResult` has them."""
+    found = []
+    for row, successes in zip(episodes, by_task, strict=True):
+        counted = [episode for episode in row if episode.outcome is not Outcome.INFRA_ERROR]
+        won = [one for one in successes if one is not None]
+        low, high = success_interval([[one] for one in won]) if won else (None, None)
+        ks = sorted({len(won), *(2**power for power in range(len(won).bit_length()))}) if won else ()
+        found.append(
+            TaskFigures(
+                task_id=row[0].task.task_id,
+                num=len(counted),
+                success=sum(won) / len(won) if won else None,
+                low=low,
+                high=high,
+                pass_at={str(k): pass_at_k(len(won), sum(won), k) for k in ks},
+                reward=_mean([episode.reward for episode in counted]),
+                seconds=_mean([episode.timing_s.get("episode_s") for episode in counted]),
+                container_s=_mean([episode.timing_s.get("session_s") for episode in counted]),
+            )
+        )
+    return tuple(found)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def environment_measures(episodes: Sequence[Sequence[Episode]]) -> tuple[Measured, ...]:

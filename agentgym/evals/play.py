@@ -13,7 +13,14 @@ from typing import Any, Literal, Self, TypeAlias, cast
 
 from agentgym.env import Environment
 from agentgym.errors import InfraError
-from agentgym.evals.measures import Measured, environment_measures, read_measured, success_by_category
+from agentgym.evals.measures import (
+    Measured,
+    TaskFigures,
+    environment_measures,
+    read_measured,
+    success_by_category,
+    task_figures,
+)
 from agentgym.evals.shard import Shard
 from agentgym.evals.statistics import (
     PairedDifference,
@@ -99,11 +106,11 @@ class EvalResult:
     by_task: successes of each task, None for an episode that could not be counted; so are rewards, in reward_by_task.
     num_cut: episodes that a limit of wall time ended, and cut_by: the limit that ended the most, as
     "rollout.generate_timeout_s = 60". pass_at: over all tasks, then by difficulty. by_category: success, where
-    the tasks have several; measures: what the environment measures beside success. sandbox: what ran the code, where
-    some was run, and its metrics at the end. usage: of a policy behind a server, what all episodes took: requests,
-    tokens, and where prices are known `cost` and `paid_cost` in `currency`, see `usage_of` and `with_cost`. num_asked:
-    eval.tasks where the split has fewer tasks, else 0. split_note: what the environment says of its split, as
-    `split_note` gives it."""
+    the tasks have several; measures: what the environment measures beside success; tasks: each one's own figures.
+    sandbox: what ran the code, where some was run, and its metrics at the end. usage: of a policy behind a server,
+    what all episodes took: requests, tokens, and where prices are known `cost` and `paid_cost` in `currency`, see
+    `usage_of` and `with_cost`. num_asked: eval.tasks where the split has fewer tasks, else 0. split_note: what the
+    environment says of its split, as `split_note` gives it."""
 
     checkpoint: str
     success: float | None
@@ -124,6 +131,7 @@ class EvalResult:
     pass_at: tuple[PassAtK, ...] = ()
     by_category: tuple[Measured, ...] = ()
     measures: tuple[Measured, ...] = ()
+    tasks: tuple[TaskFigures, ...] = ()
     sandbox: str = ""
     sandbox_metrics: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
@@ -174,6 +182,7 @@ class EvalResult:
             "pass_at": tuple(PassAtK(**one) for one in shares),
             "by_category": read_measured(saved.get("by_category", ())),  # older ones have none
             "measures": read_measured(saved.get("measures", ())),
+            "tasks": tuple(TaskFigures(**one) for one in cast("list[dict[str, Any]]", saved.get("tasks", ()))),
         }
         return cls(**{**saved, **read})  # type: ignore[arg-type]
 
@@ -284,6 +293,7 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
         pass_at=pass_shares(by_task, [row[0].task.difficulty for row in episodes]),
         by_category=success_by_category(by_task, [row[0].task.category for row in episodes]),
         measures=environment_measures(episodes),
+        tasks=task_figures(episodes, by_task),
     )
 
 

@@ -115,6 +115,8 @@ class EpisodeRunner:
             self.context.session = await stack.enter_async_context(lease)
         except InfraError as error:
             raise EpisodeBroken.by(self.of_sandbox, error, retry=True) from error
+        began, times_s = time.monotonic(), self.episode.timing_s
+        stack.callback(lambda: times_s.update(session_s=time.monotonic() - began))
 
     @property
     def of_sandbox(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentgym.cli.results import measure_tables
+from agentgym.cli.results import measure_tables, task_table
 from agentgym.evals.play import EvalResult, summarize
 from agentgym.evals.statistics import success_interval, weighted_mean
 from agentgym.types import Episode, Outcome, Task
@@ -35,6 +35,21 @@ def test_categories_and_measures_are_columns_with_intervals_and_survive_json() -
     assert header == ("checkpoint", "long", "short", "safe", "seconds")
     assert (name, cells[2]) == ("policy", "0.667 [0.094, 0.992]")
     assert EvalResult.from_mapping(json.loads(json.dumps(result.to_mapping()))) == result
+
+
+def test_a_row_for_each_task_has_success_pass_at_k_time_and_container_seconds() -> None:
+    rows = [episode("a", True) + episode("a", False) + episode("a", False), episode("b", True, Outcome.INFRA_ERROR) * 3]
+    for number, one in enumerate(rows[0]):
+        one.timing_s = {"episode_s": float(number), "session_s": 2.0 * number}
+    result = summarize(rows, "policy")
+    assert EvalResult.from_mapping(json.loads(json.dumps(result.to_mapping()))) == result
+    header, (first, second) = task_table(result)
+    assert header == ("task", "episodes", "success", "95% interval", "pass@2", "pass@3", "reward", "time", "container")
+    low, high = success_interval([[True], [False], [False]])
+    assert first[:4] == ("a-True", "3", "0.333", f"[{low:.3f}, {high:.3f}]")
+    assert first[4:] == ("0.667", "1.000", "0.000", "1.0 s", "2.0 s")
+    assert second == ("b-True", "0", *"-------")
+    assert task_table(summarize([episode("a", True)], "policy")) == ((), [])  # no container, no table
 
 
 def test_one_category_is_no_column() -> None:

@@ -223,6 +223,7 @@ async def test_an_episode_has_its_session_until_after_finish(play) -> None:
     episode, environment, activity = await play(task(session=True, network=("pypi.org",)), sandbox)
     assert episode.outcome is Outcome.SCORED, episode.error
     assert [one.network for one in sandbox.sessions] == [("pypi.org",)]
+    assert 0 < episode.timing_s["episode_s"] <= episode.timing_s["session_s"]
     assert (environment.open_at_finish, sandbox.num_sessions_open) == ([1], 0)
     assert activity.totals_s()["sandbox"] > 0
 
