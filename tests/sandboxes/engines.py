@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ MIB = 1 << 20
 
 def need_private_engines() -> None:
     """Skips the test where no dockerd can be started, or fails where the environment requires one."""
-    missing = [name for name in ("dockerd", "docker", "mount") if shutil.which(name) is None]
+    missing = [name for name in ("dockerd", "docker", "mount", "ip") if shutil.which(name) is None]
     if os.geteuid() != 0:
         missing.append("root")
     if missing:
@@ -34,7 +35,7 @@ def need_private_engines() -> None:
 
 
 class PrivateEngine:
-    """A dockerd as a child of ours.
+    """A dockerd as a child of ours, with a bridge of its own: one without any removes docker0, another engine's.
 
     size_mib: of the file system that its data root lies on. subordinate_ids: what it sees in /etc/subuid and
     /etc/subgid, which stay as they are.
@@ -52,6 +53,7 @@ class PrivateEngine:
         self._size_mib = size_mib
         self._subordinate_ids = subordinate_ids
         self._process: subprocess.Popen[bytes] | None = None
+        self._bridge = f"ag{zlib.crc32(str(folder).encode()):08x}"
 
     @property
     def pid(self) -> int:
@@ -66,6 +68,7 @@ class PrivateEngine:
             subprocess.run(
                 ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.data_root)], check=True, timeout=30
             )
+            subprocess.run(["ip", "link", "add", self._bridge, "type", "bridge"], check=True, timeout=30)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -77,7 +80,7 @@ class PrivateEngine:
                     f"--pidfile={self.folder / 'pid'}",
                     f"--containerd-namespace=agentgym-{self.folder.name}",
                     f"--containerd-plugins-namespace=agentgym-{self.folder.name}-plugins",
-                    "--bridge=none",
+                    f"--bridge={self._bridge}",
                     "--iptables=false",
                     "--ip-masq=false",
                     "--ip-forward=false",
@@ -124,6 +127,7 @@ class PrivateEngine:
         """Leave nothing."""
         self.stop()
         self._kill_rest()
+        subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True, timeout=30)
         for place in reversed(_mounts_below(str(self.folder))):
             subprocess.run(["umount", "-l", place], check=False, capture_output=True, timeout=30)
         shutil.rmtree(self.folder, ignore_errors=True)
