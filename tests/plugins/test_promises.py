@@ -13,6 +13,7 @@ from agentgym.hooks import PluginRegistry
 from agentgym.rewards import Reward
 from agentgym.sinks import MetricSink
 from agentgym.testing import RewardConformance, SinkConformance
+from agentgym_plugins.opentelemetry import OpenTelemetrySink
 
 
 class TestTensorboard(SinkConformance):
@@ -28,6 +29,20 @@ class TestMlflow(SinkConformance):
     def make(self) -> MetricSink:
         pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
         return PluginRegistry.discover().sink("mlflow")()
+
+
+@pytest.mark.hostile  # each of its servers takes half a second to end
+class TestPrometheus(SinkConformance):
+    def make(self) -> MetricSink:
+        pytest.importorskip("prometheus_client", reason="pip install prometheus-client")
+        return PluginRegistry.discover().sink("prometheus")()
+
+
+class TestOpenTelemetry(SinkConformance):
+    def make(self) -> MetricSink:
+        memory = "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+        exporter = pytest.importorskip(memory, reason="pip install opentelemetry-sdk").InMemorySpanExporter()
+        return OpenTelemetrySink(exporter)
 
 
 class Ours(RewardConformance):

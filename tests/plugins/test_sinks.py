@@ -123,12 +123,14 @@ def wandb_history(folder: Path) -> list[tuple[int, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio", "prometheus", "opentelemetry"])
 def test_a_missing_package_is_a_user_error_with_the_way_to_get_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = PluginRegistry.discover().sink(name)()
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(UserError, match=r"pip install .*leave .* out of `logging\.sinks`"):
         sink.open(str(tmp_path), {})
