@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentgym.actors.runtime import ActorError, ProcMesh, Runtime
 from agentgym.errors import InfraError
 from agentgym.weights import torchstore_patch  # before torchstore
+from agentgym.weights.flat import once
 from agentgym.weights.store import Part, delete_old
 
 if TYPE_CHECKING:
@@ -95,18 +96,15 @@ class TorchStoreStore:
         torchstore_patch.use_rdma(self._rdma)
 
     async def put(self, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:
-        await self._check_new(version)
-        names: list[str] = []
-        for name, tensor in weights:
-            if name in names:
-                raise ValueError(f"weights hold {name!r} twice")
-            key = self._key(version, name)
-            await self._answer(torchstore.put(key, tensor.detach().cpu(), store_name=self.name))
-            names.append(name)
-        await self.commit(version, names)
+        whole = (
+            Part(name=name, shape=tuple(one.shape), begin=(0,) * one.ndim, values=one.detach(), index=0, count=1)
+            for name, one in once(weights)
+        )
+        await self.commit(version, await self.put_parts(version, whole))
 
     async def put_parts(self, version: int, parts: Iterable[Part]) -> list[str]:
-        await self._check_new(version)
+        if version in await self.versions():
+            raise ValueError(f"version {version} is stored already and versions don't change")
         names: dict[str, None] = {}
         client = await self._answer(torchstore.client(self.name))
         for part in parts:
@@ -153,10 +151,6 @@ class TorchStoreStore:
         finally:
             await asyncio.gather(*(runtime.stop(mesh) for mesh in self._meshes))
 
-    async def _check_new(self, version: int) -> None:
-        if version in await self.versions():
-            raise ValueError(f"version {version} is stored already and versions don't change")
-
     async def _names(self, version: int) -> list[str] | None:
         if version not in await self.versions():
             return None
@@ -186,14 +180,12 @@ def _volume() -> str:
 
 async def _put(client: Any, key: str, part: Part, values: Tensor) -> None:
     """What TorchStore's client does with a DTensor, whose mesh would have to be of the CPU."""
-    block = TensorSlice(
-        offsets=part.begin,
-        coordinates=(part.index,),
-        global_shape=part.shape,
-        local_shape=tuple(values.shape),
-        mesh_shape=(part.count,),
-    )
-    request = Request(tensor_val=values, tensor_slice=block)
+    if values.untyped_storage().nbytes() > values.nbytes:
+        values = values.clone()  # a message has all of a tensor's storage
+    request = Request(tensor_val=values)
+    if part.count > 1:
+        shape = tuple(values.shape)
+        request.tensor_slice = TensorSlice(part.begin, (part.index,), part.shape, shape, mesh_shape=(part.count,))
     volume, volume_id = client.strategy.select_storage_volume()
     await Pipe(volume).put_to_storage_volume(key, request)
     await client._controller.notify_put.call(key, request.meta_only(), volume_id)

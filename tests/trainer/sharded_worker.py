@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from agentgym.trainer import saving
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
+from agentgym.trainer.parts import own_parts
 from agentgym.trainer.setup import TrainerSetup
 from tests.trainer.gated_writer import Gate
 
@@ -97,6 +99,7 @@ def train(
     result = {
         "stopped": stopped,
         "failed": failed,
+        "parts": parts_are_the_weights(engine),
         "followed": torch.stack(followed).tolist(),
         "fault": fault,
         "steps": [{name: step[name] for name in names} for step in steps],
@@ -107,6 +110,19 @@ def train(
     }
     engine.close()
     return result
+
+
+def parts_are_the_weights(engine: TrainingEngine) -> bool:
+    """Whether the parts of all ranks, put together, are the gathered weights to the bit."""
+    whole = dict(engine.hf_weights(torch.bfloat16))
+    found = {name: torch.full_like(weight, torch.nan) for name, weight in whole.items()}
+    own = list(own_parts(engine._model, engine._built.adapter, torch.bfloat16))
+    for part in chain.from_iterable(engine._ranks.gathered([part for part in own if part.values is not None])):
+        block = tuple(slice(begin, begin + size) for begin, size in zip(part.begin, part.values.shape, strict=True))
+        found[part.name][block] = part.values
+    return [part.name for part in own if part.index == 0] == [*whole] and all(
+        torch.equal(found[name], weight) for name, weight in whole.items()
+    )
 
 
 def failed_save(engine: TrainingEngine, folder: str) -> str:

@@ -102,7 +102,7 @@ def test_one_process_equals_fsdp_tensor_and_context_parallel(
         assert ranks[0]["steps"] == ranks[1]["steps"]
         assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == max(sizes), "as many have it"
         for result in ranks:
-            assert result["restored"]
+            assert result["restored"] and result["parts"]
             assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
             assert "without a gradient" in result["fault"]
             assert "step 4 ends the run" in result["stopped"] and "trainer.mismatch.engine.stop" in result["stopped"]
@@ -140,4 +140,4 @@ def test_rows_are_shared_beside_data_and_tensor_parallelism(tmp_path: Path) -> N
         for result in ranks:
             for expected, found in zip(alone["steps"], result["steps"], strict=True):
                 assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-            assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5)
+            assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5) and result["parts"]
