@@ -20,6 +20,7 @@ GROUPS = {
     "train a policy": {
         "train": "train a policy in an environment",
         "sft": "fine-tune a policy on demonstrations",
+        "recipes": "list the recipes that ship with agentgym, or copy some",
         "convert": "write a recipe from one of torchforge",
         "plan": "predict a recipe's speed and memory, and the best split of the GPUs",
         "launch": "run a recipe on a cluster: SLURM, Kubernetes, SkyPilot",

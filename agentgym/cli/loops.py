@@ -124,7 +124,7 @@ def run_loop(
         with contextlib.redirect_stdout(shell.out), stoppable(shell.warn), warnings_to(shell.warn):
             arguments = _arguments(loop, given, command)
             resumes: dict[str, Path | None] = {}
-            base, where = read_recipe(arguments.recipe)
+            base, where = read_recipe(arguments.recipe, command)
             if RESUME in arguments:
                 resumes[RESUME] = _earlier(arguments)
             if earlier := resumes.get(RESUME):

@@ -215,9 +215,9 @@ def finish_checked(
     return recipe, sources, registry
 
 
-def read_recipe(given: str | Sequence[str] | None) -> tuple[dict[str, object], str]:
+def read_recipe(given: str | Sequence[str] | None, command: Command = "train") -> tuple[dict[str, object], str]:
     """The mapping of recipe files, the later over the earlier, and what to call it in errors; nothing for no file."""
-    return read_recipe_files([given] if isinstance(given, str) else given or [])
+    return read_recipe_files([given] if isinstance(given, str) else given or [], command)
 
 
 def check_names(recipe: Recipe, registry: PluginRegistry) -> None:

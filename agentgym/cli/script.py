@@ -78,7 +78,7 @@ def _trained(
     reporter: Reporter | None,
     command: Command = "train",
 ) -> TrainResult:
-    base, where = read_recipe(recipe)
+    base, where = read_recipe(recipe, command)
     settings, sources, registry = _settings(base, where, sections, rewards, command)
     with RunFolder.create(settings.logging.runs_dir, name or default_name(settings), numbered=not name) as folder:
         shown = reporter or PlainReporter(sys.stdout)

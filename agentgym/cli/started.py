@@ -100,7 +100,7 @@ def _finished(
     if not arguments.resume:
         if arguments.from_step is not None:
             raise UserError("--from-step says where to continue a run: give the run with --resume RUN")
-        base, where = read_recipe(files)
+        base, where = read_recipe(files, command)
         flags = {key: value for name, value in given.items() for key in options.get(name, ())}
         flags |= device_flags(base, arguments)
         return finish(base, flags, arguments, where, shell, command=command), None
