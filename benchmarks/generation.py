@@ -4,6 +4,7 @@
     python benchmarks/generation.py FOLDER --device cpu --requests 16 --prompt 32 --tokens 64 --rounds 1
     python benchmarks/generation.py FOLDER --requests 2048 --places 128 --loads tailed
     python benchmarks/generation.py FOLDER --arms engine --requests 512 --places 128 --loads tailed turns
+    python benchmarks/generation.py FOLDER --arms engine --engine transformers --device cpu --requests 32 --tokens 64
     python benchmarks/generation.py FOLDER --options '{"compilation_config": {"cudagraph_mode": "PIECEWISE"}}'
 
 FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
@@ -17,7 +18,7 @@ a round are sent at once, ask for log-probabilities in the same form, and have p
 round prefills; a whole round before the others is not counted. --rounds takes one number, or one for each load. The
 arms: `vllm` is its asynchronous engine alone, `engine` ours around it, `service` the replicas of a run. Prints a line
 of JSON when a load of an arm ends, then a Markdown table of medians of --rounds, of the arms that ended where it was
-stopped.
+stopped. --engine: of the arms `engine` and `service`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.commands import run_until_stopped
-from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.select import VllmEngineConfig
+from agentgym.generators.config import EngineConfig, GeneratorConfig
+from agentgym.generators.select import NativeEngineConfig, TransformersEngineConfig, VllmEngineConfig
 from agentgym.models.resolve import resolve_model
 from agentgym.types import GenerateRequest, SamplingParams
 
@@ -165,6 +166,12 @@ async def service(config: GeneratorConfig, model: str, arguments: argparse.Names
                 await store.close()
 
 
+def engine_config(arguments: argparse.Namespace) -> EngineConfig:
+    if arguments.engine == "vllm":
+        return VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization, options=arguments.options)
+    return NativeEngineConfig() if arguments.engine == "native" else TransformersEngineConfig()
+
+
 ARMS = {"vllm": raw, "engine": engine, "service": service}
 
 
@@ -185,6 +192,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["vllm", "engine", "service"])
+    parser.add_argument("--engine", choices=("vllm", "native", "transformers"), default="vllm")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["equal", "tailed"])
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
@@ -201,7 +209,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = str(resolve_model(str(arguments.folder), Path(folder), random_weights=random_weights))
         config = GeneratorConfig(
-            engine=VllmEngineConfig(gpu_memory_utilization=arguments.gpu_memory_utilization, options=arguments.options),
+            engine=engine_config(arguments),
             replicas=1,
             max_batch=arguments.places or arguments.requests,
             max_model_len=arguments.prompt + arguments.tokens + (TURNS - 1) * ANSWER * ("turns" in arguments.loads),

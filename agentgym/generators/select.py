@@ -48,7 +48,7 @@ class NativeEngineConfig(EngineConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersEngineConfig(EngineConfig):
-    """Any causal language model that transformers knows, one sequence at a time, on a CPU or a GPU."""
+    """Any causal language model that transformers knows, on a CPU or a GPU."""
 
     def build(self, generator: GeneratorConfig, model_path: str) -> GeneratorEngine:
         from agentgym.generators.transformers.engine import TransformersEngine

@@ -1,1 +1,1 @@
-"""The plain engine: any causal language model that transformers knows, one sequence at a time."""
+"""The plain engine: any causal language model that transformers knows, as transformers computes it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from agentgym.errors import UserError
@@ -52,7 +53,11 @@ class TransformersEngine(ThreadedEngine[nn.Module]):
             raise UserError(f"transformers can't load the model in {self._folder}: {error}") from error
         model = self._checked(*loaded)
         self._model_class: Any = type(model)
-        return PlainScheduler(model, max_batch=self._config.max_batch, routers_of=self._routers_of)
+        config = self._config
+        with torch.inference_mode():
+            return PlainScheduler(
+                model, max_batch=config.max_batch, routers_of=self._routers_of, alone=config.batch_invariant
+            )
 
     def _copied(self, weights: Iterable[tuple[str, Tensor]]) -> nn.Module:
         """A second model, which takes the first one's place: so transformers converts the weights as at the start."""
