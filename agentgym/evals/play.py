@@ -297,6 +297,21 @@ def summarize(episodes: Sequence[Sequence[Episode]], checkpoint: str) -> EvalRes
     )
 
 
+def broken_line(episodes: Sequence[Episode]) -> str:
+    """What broke the episodes that infrastructure errors left out, by the first of them; empty where there are none."""
+    left_out = {*COUNTED_APART}
+    broken = [(e.task.task_id, e.error) for e in episodes if e.outcome is Outcome.INFRA_ERROR and e.error is not None]
+    broken = [(name, error) for name, error in broken if error.kind not in left_out]
+    if not broken:
+        return ""
+    name, error = broken[0]
+    tasks = len({task for task, _ in broken})
+    return (
+        f"{len(broken)} episodes of {tasks} tasks were broken by infrastructure and are not counted; the first is of "
+        f"{name}: {error.source}: {error.message[:1000]}"
+    )
+
+
 def cut_line(result: EvalResult) -> str:
     """What to say loudly where episodes were cut by wall time, with the limit and how to raise it; empty otherwise."""
     if not result.num_cut:

@@ -13,6 +13,7 @@ from agentgym.errors import UserError
 from agentgym.evals.play import (
     EvalResult,
     EvalSetup,
+    broken_line,
     cut_line,
     eval_episode,
     eval_seed,
@@ -228,7 +229,7 @@ async def measure(
     numbered = list(zip(setup.numbers, rows, strict=True))
     sinks.log_episodes(lambda: StepEpisodes(step=step, source="eval", groups=[_group(step, *one) for one in numbered]))
     played = [episode for row in rows for episode in row]
-    for line in (agent_faults(played), dropped_line(dropped_fields(played))):
+    for line in (agent_faults(played), dropped_line(dropped_fields(played)), broken_line(played)):
         if line:
             reporter.note(line)
     if held_out.warning and held_out.warning not in gym.noted:
