@@ -14,6 +14,7 @@ from agentgym.config import build, describe, origin
 from agentgym.config_docs import Setting
 from agentgym.errors import UserError
 from agentgym.evals.shard import Shard
+from agentgym.families.quantized import Quantize
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
 from agentgym.policies.outside.config import PolicyConfig
@@ -66,6 +67,9 @@ class ModelConfig:
     for an example of a call. Empty takes the format's own."""
     random_weights: bool = False
     """Keep the architecture and the tokenizer but draw random weights, to test memory and speed."""
+    quantize: Quantize = "none"
+    """`nf4` keeps the layers' matrices in 4.5 bits a number beside trained adapters (QLoRA, arXiv:2305.14314); the
+    generators sample with the same rounded matrices, in generator.dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,19 @@ class Recipe:
             raise ValueError(
                 f"generator.engine.sleep takes loop.max_staleness 0, not {self.loop.max_staleness}: generators of an "
                 "asynchronous run sample while the trainer steps"
+            )
+        if self.model.quantize != "none":
+            self._check_quantized(f"model.quantize is {self.model.quantize}")
+
+    def _check_quantized(self, given: str) -> None:
+        if not self.trainer.lora.rank:
+            raise ValueError(f"{given}, and quantized matrices are not trained: give adapters a trainer.lora.rank")
+        if self.trainer.engine == "titan":
+            raise ValueError(f"{given}, which trainer.engine titan does not have: set trainer.engine to transformers")
+        if self.trainer.reference_every:
+            raise ValueError(
+                f"{given}, and a reference model that follows the policy would begin as another than the policy, "
+                "which is rounded: set trainer.reference_every to 0"
             )
 
     def _check_sft(self, sft: SftConfig) -> None:

@@ -38,7 +38,7 @@ def write_model(
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if family not in FAMILIES:
-        return _write_other(folder, family, seed)
+        return _write_other(folder, family, seed, changes)
     settings: dict[str, object] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 32,
@@ -62,7 +62,7 @@ def write_model(
     return str(folder)
 
 
-def _write_other(folder: Path, family: str, seed: int) -> str:
+def _write_other(folder: Path, family: str, seed: int, changes: dict[str, object]) -> str:
     from transformers import AutoModelForCausalLM
 
     from agentgym.families.by_transformers import transformers_config
@@ -70,7 +70,7 @@ def _write_other(folder: Path, family: str, seed: int) -> str:
     from agentgym.families.registry import families
 
     torch.manual_seed(seed)
-    config = transformers_config(tiny_config(families()[family]), "config.json")
+    config = transformers_config(tiny_config(families()[family]) | changes, "config.json")
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for weight in model.parameters():

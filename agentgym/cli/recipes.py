@@ -127,7 +127,9 @@ def planned_lines(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
     except ModelUnavailable as error:
         return placement_lines(recipe, None, machine, str(error))
     if Path(recipe.model.path).is_dir() and (folder := local_folder(recipe.model.path)):
-        choose_engine(recipe.trainer, folder)  # of others, the start says what its engine does not compute
+        choose_engine(
+            recipe.trainer, folder, recipe.model.quantize
+        )  # of others, the start says what its engine does not compute
     return placement_lines(recipe, model, machine)
 
 

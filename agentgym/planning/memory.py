@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agentgym.families.architecture import Architecture
+from agentgym.families.quantized import BLOCK, BLOCK_BYTES, Quantize, quantized_shapes
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import VllmEngineConfig
 from agentgym.planning.machine import GIB
@@ -26,6 +27,7 @@ GRAPHS_GIB = 1.0  # vLLM's captured CUDA graphs
 BATCHED_TOKENS = 8192  # that vLLM computes in one step at most, by its own default
 STAGED_SPARE_GIB = 1.0  # of a GPU, which stay free beside what vLLM merges before an update
 STAGED_OTHERS_GIB = 4.0  # of a GPU, in use by other processes, from which on nothing is merged before
+MADE_BYTES = 6  # of a number of a matrix that is dequantized, beside the result
 HEAD_CHUNKS = 3  # of logits that the head has at a time
 
 
@@ -58,13 +60,15 @@ class LayerTokens:
         )
 
 
-def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int) -> Parts:
+def trainer_parts(
+    model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, batch_tokens: int, quantize: Quantize = "none"
+) -> Parts:
     """Memory of one trainer process. batch_tokens: of a whole step; a microbatch holds at most as many.
 
     The optimizer's state and the float32 weights are split over all ranks that shard; bfloat16 copies of what is
     computed just now are gathered. With LoRA only adapters are trained, and the frozen weights are of trainer.dtype.
     Gradients that are reduced with the last microbatch are whole on each rank until then, and so are weights that are
-    gathered once.
+    gathered once. quantize: how the frozen matrices are stored; one at a time is made of that.
     """
     size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
     shards = sharding(trainer)
@@ -77,16 +81,23 @@ def trainer_parts(model: Architecture, trainer: TrainerConfig, *, on_gpu: bool, 
     again = 0.0 if trainer.activation_checkpoint == "none" else kept.none * tokens * size / GIB
     adapters = adapter_parameters(model, trainer.lora) / GIB
     trained, frozen = (adapters, parameters) if trainer.lora.rank else (parameters, 0.0)
+    quantized = quantized_shapes(model, quantize).values()
+    saved = sum(math.prod(shape) for shape in quantized) / GIB * (size - BLOCK_BYTES / BLOCK)
     parts = {
-        "weights": (4 * trained + size * frozen) / shards,
+        "weights": (4 * trained + size * frozen - saved) / shards,
         "gradients": 4 * trained / shards,
         "optimizer": 8 * trained / shards,
         "activations": per_layer * model.num_layers * tokens * size / GIB,
         "head": max(head, again),  # the layer that is computed again comes after the head is done
     }
     if is_sharded(trainer):
-        two_layers = (2 * layer_parameters(model) + model.vocab_size * model.dim) / GIB
-        parts["gathered"] = (parameters if trainer.gather_weights == "once" else two_layers) * size / tensor
+        layers, embedding = 2 * layer_parameters(model) / GIB, model.vocab_size * model.dim / GIB
+        whole, spared = parameters, saved
+        if trainer.gather_weights == "each":
+            whole, spared = layers + embedding, 2 * saved / model.num_layers
+        parts["gathered"] = (whole * size - spared) / tensor
+    if quantized:  # float32 and indices of its bytes, then its type
+        parts["dequantized"] = max(map(math.prod, quantized)) * (MADE_BYTES + size) / GIB
     if trainer.context_parallel > 1:  # keys and values of whole rows, and their gradients
         parts["context"] = 4 * model.num_kv_heads * model.head_dim * rows_tokens * size / tensor / GIB
     if trainer.reduce_gradients == "last" and trainer.procs > tensor:

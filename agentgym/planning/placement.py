@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Literal
 
 from agentgym.families.architecture import Architecture
+from agentgym.families.quantized import Quantize
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.planning.accumulation import settle_accumulation
@@ -51,6 +52,7 @@ class Wanted:
 
     gpu_versions: how many versions of the weights the store keeps on the trainer's first GPU; host_versions: in shared
     memory. mapped: generators map those on the GPU, for which each of their processes has a context there.
+    quantize: the matrices beside the trainer's adapters.
     """
 
     model: Architecture
@@ -62,6 +64,7 @@ class Wanted:
     gpu_versions: int = 0
     host_versions: int = 0
     mapped: bool = False
+    quantize: Quantize = "none"
 
     @property
     def in_turns(self) -> bool:
@@ -246,7 +249,9 @@ def _procs(
     if trainer is not None:
         phase: Literal["", "trainer"] = "trainer" if apart else ""
         on_gpu = bool(trainer_gpus)
-        of_rank = trainer_parts(model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens)
+        of_rank = trainer_parts(
+            model, trainer, on_gpu=on_gpu, batch_tokens=wanted.batch_tokens, quantize=wanted.quantize
+        )
         for rank in range(trainer.procs):
             parts = of_rank
             if rank == 0 and generator is not None and wanted.gpu_versions and on_gpu:

@@ -237,6 +237,7 @@ def trainer_setup(
         chat_template=read_template(recipe.model.chat_template),
         keep_logprobs=keep_logprobs,
         critic=recipe.advantage.needs_critic,
+        quantize=recipe.model.quantize,
     )
 
 

@@ -35,6 +35,7 @@ def wanted_of(recipe: Recipe, model: Architecture) -> Wanted:
         gpu_versions=recipe.weights.keep if store is not None and store.gpu_memory else 0,
         host_versions=recipe.weights.keep + 1 if isinstance(store, SharedMemoryConfig) else 0,
         mapped=isinstance(store, CudaIpcConfig),
+        quantize=recipe.model.quantize,
     )
 
 

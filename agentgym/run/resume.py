@@ -11,6 +11,7 @@ from agentgym.actors.owned_folder import sweep
 from agentgym.config import to_mapping
 from agentgym.errors import UserError, nearest
 from agentgym.evals.play import EvalResult
+from agentgym.families.quantized import Quantize
 from agentgym.loops.async_rl import Position
 from agentgym.run.settle import Settled
 from agentgym.runs.changes import Change, values_at, with_values
@@ -93,7 +94,7 @@ def find_start(
     changes: those of its settings that it goes on with.
     """
     recipe = settled.recipe
-    state = resumed_state(folder, settled.model, from_step, say, recipe.trainer.lora)
+    state = resumed_state(folder, settled.model, from_step, say, recipe.trainer.lora, recipe.model.quantize)
     if recipe.sft is not None or state.position is None or from_step is not None:
         return StartPoint(state=state)
     if state.position.step >= recipe.loop.steps:
@@ -102,12 +103,18 @@ def find_start(
 
 
 def resumed_state(
-    folder: RunFolder, model_path: Path, from_step: int | None, say: Callable[[str], None], lora: LoraConfig
+    folder: RunFolder,
+    model_path: Path,
+    from_step: int | None,
+    say: Callable[[str], None],
+    lora: LoraConfig,
+    quantize: Quantize = "none",
 ) -> RunState:
     """The run's state at the checkpoint that it continues from; newer ones that are not whole are skipped with a line.
 
     from_step: that checkpoint and no other. A run that ended before it saved anything begins again. Raises UserError
-    when no checkpoint is whole, or not that one, or when it was saved with another trainer.lora.
+    when no checkpoint is whole, or not that one, or when it was saved with another trainer.lora or
+    model.quantize.
     """
     sweep()  # what the run left in memory if it was killed
     others = [step for step in folder.checkpoint_steps() if (folder.checkpoint_dir(step) / PICKLE).is_file()]
@@ -138,7 +145,7 @@ def resumed_state(
         if lost := lost_rows(folder, step):
             shown = ", ".join(map(str, lost[:5])) + (" and more" if len(lost) > 5 else "")
             say(f"metrics.jsonl has no whole row of step {shown}; --from-step with an earlier checkpoint does it again")
-        check_adapters(str(folder.checkpoint_dir(step) / "trainer"), lora)
+        check_adapters(str(folder.checkpoint_dir(step) / "trainer"), lora, quantize)
         return state
     raise UserError("\n".join([f"{folder.path} has no whole checkpoint to continue from", *problems]))
 

@@ -222,7 +222,7 @@ class Services:
             return 0
         step, state = found
         saved = self.folder.checkpoint_dir(step)
-        check_adapters(str(saved / "trainer"), self.recipe.trainer.lora)
+        check_adapters(str(saved / "trainer"), self.recipe.trainer.lora, self.recipe.model.quantize)
         self.dataset.load_state_dict(state.dataset)
         await self.replay_buffer.load_state_dict(state.replay_buffer)
         if self.rows is not None and state.rows is not None:

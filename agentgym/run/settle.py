@@ -54,7 +54,9 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
     if recipe.eval.shard:
         raise UserError("eval.shard is for `agentgym eval`: a run measures itself on all tasks; leave it out")
     model_path = _model_of(recipe, scratch)
-    trainer, architecture = choose_engine(recipe.trainer, model_path)  # raises for what can't be trained
+    trainer, architecture = choose_engine(
+        recipe.trainer, model_path, recipe.model.quantize
+    )  # raises for what can't be trained
     recipe = replace(recipe, trainer=trainer)
     settled = recipe
     if recipe.sft is None:  # else generators play before and after it, and are settled for each evaluation
@@ -86,7 +88,7 @@ def settle_alone(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegi
     found = settle_engine(recipe.generator, str(model_path), note)
     # at once: what joining a batch costs is measured, not what waiting for each other saves of it
     one = replace(found, engine=at_once(found.engine), replicas=1, gpus=())
-    trainer, architecture = choose_engine(recipe.trainer, model_path)
+    trainer, architecture = choose_engine(recipe.trainer, model_path, recipe.model.quantize)
     recipe = replace(recipe, trainer=trainer)
     elsewhere = recipe.launcher.transport()  # on hosts of which no memory is known here
     alone = with_fewest_trainers(replace(recipe, generator=one), architecture, None if elsewhere else this_machine())

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import TIED_HEAD, Architecture
+from agentgym.families.quantized import Quantize
 from agentgym.families.registry import read_architecture
 from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LoraConfig
@@ -23,11 +24,15 @@ CHECKED_BYTES = 1 << 30  # of each file; all of it up to a size that takes about
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """files: name to (size in bytes, CRC-32 of its first GiB). lora: None in one of an older version."""
+    """files: name to (size in bytes, CRC-32 of its first GiB). lora: None in one of an older version.
+
+    base: the digest of a quantized base; empty where none was quantized.
+    """
 
     step: int
     architecture: dict[str, object]
     lora: dict[str, object] | None
+    base: str
     files: Fingerprints
 
 
@@ -37,15 +42,22 @@ def fingerprints(paths: Iterable[Path]) -> Fingerprints:
 
 
 def write_manifest(
-    folder: Path, known: Fingerprints | None = None, *, step: int, architecture: Architecture, lora: LoraConfig
+    folder: Path,
+    known: Fingerprints | None = None,
+    *,
+    step: int,
+    architecture: Architecture,
+    lora: LoraConfig,
+    quantize: Quantize = "none",
+    base: str = "",
 ) -> None:
     """Describe every file in the folder; written last, so that a folder without one is an unfinished save.
 
     known: fingerprints of files that were read already.
     """
     files = {path.name: (known or {}).get(path.name) or _fingerprint(path) for path in sorted(folder.iterdir())}
-    content = {"format": FORMAT, "step": step, "architecture": _described(architecture), "lora": _plain(lora)}
-    content["files"] = files
+    content: dict[str, object] = {"format": FORMAT, "step": step, "architecture": _described(architecture)}
+    content |= {"lora": _plain(lora, quantize), "base": base, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -60,6 +72,7 @@ def read_manifest(folder: str) -> Manifest:
             step=int(content["step"]),
             architecture=dict(content["architecture"]),
             lora=content.get("lora"),
+            base=content.get("base", ""),
             files={name: (size, crc) for name, (size, crc) in content["files"].items()},
         )
     except FileNotFoundError:
@@ -106,19 +119,31 @@ def _described(architecture: Architecture) -> dict[str, object]:
     return sizes
 
 
-def check_adapters(folder: str, lora: LoraConfig) -> None:
+def check_adapters(folder: str, lora: LoraConfig, quantize: Quantize) -> None:
     """Raises UserError where the adapters of a whole checkpoint could not be loaded, or would be another policy."""
-    saved, wanted = read_manifest(folder).lora, _plain(lora)
+    saved, wanted = read_manifest(folder).lora, _plain(lora, quantize)
     if saved not in (None, wanted):
         raise UserError(
             f"{folder} was saved with trainer.lora {saved}; with {wanted} its weights would be another policy. "
-            "Resume with the trainer.lora that the run was started with."
+            "Resume with the trainer.lora and model.quantize that the run was started with."
         )
 
 
-def _plain(lora: LoraConfig) -> dict[str, object]:
+def check_base(folder: str, base: str) -> None:
+    """Raises UserError for adapters that were trained on another quantized base. base: the digest of the trainer's."""
+    if (saved := read_manifest(folder).base) not in ("", base):
+        raise UserError(
+            f"the adapters in {folder} were trained on another quantized base (digest {saved}, the model's is {base}): "
+            "resume with the model, model.quantize and trainer.dtype that the run was started with"
+        )
+
+
+def _plain(lora: LoraConfig, quantize: Quantize) -> dict[str, object]:
     """The settings as JSON has them. Without adapters the others are irrelevant."""
-    return {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora.rank else {"rank": 0}
+    if not lora.rank:
+        return {"rank": 0}
+    found: dict[str, object] = {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)}
+    return found if quantize == "none" else found | {"quantize": quantize}
 
 
 def check_model(folder: str) -> None:

@@ -7,18 +7,21 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
+from agentgym.families.quantized import Quantize, quantized_shapes
 from agentgym.families.registry import family_of, read_architecture, read_dense
 from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LORA_TARGETS, TrainerConfig
 
 
-def choose_engine(trainer: TrainerConfig, folder: Path) -> tuple[TrainerConfig, Architecture]:
-    """The settings with the engine that `auto` stands for, and the model's architecture.
+def choose_engine(
+    trainer: TrainerConfig, folder: Path, quantize: Quantize = "none"
+) -> tuple[TrainerConfig, Architecture]:
+    """The settings with the engine that `auto` stands for, and the model's architecture. quantize: its matrices.
 
     Raises UserError for a model that the engine does not compute, and for settings that it does not have.
     """
     why_not_titan, architecture = "", None
-    if trainer.engine != "transformers":
+    if trainer.engine != "transformers" and quantize == "none":
         try:
             architecture = read_dense(folder)
         except UserError as error:
@@ -44,6 +47,7 @@ def choose_engine(trainer: TrainerConfig, folder: Path) -> tuple[TrainerConfig, 
             "layers elsewhere than in model.layers. To evaluate it take generator.engine=transformers, or vllm on a GPU"
         )
     _check_names(found, folder)
+    quantized_shapes(found, quantize)
     lora, targets = trainer.lora, family_of(found).adapter_targets
     if lora.targets == LORA_TARGETS:
         lora = replace(lora, targets=targets)

@@ -24,6 +24,7 @@ from agentgym.rl.packing import TrainBatch, of_trained, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
+from agentgym.trainer.checkpoint import check_base, write_manifest
 from agentgym.trainer.choice import choose_engine
 from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export
 from agentgym.trainer.faults import Faults
@@ -60,7 +61,7 @@ class TrainingEngine:
         """Raises UserError for a model or a config that can't be trained."""
         torch.set_num_threads(setup.trainer.threads)
         self.step, self._version = 0, 0
-        trainer, self._architecture = choose_engine(setup.trainer, Path(setup.model_path))
+        trainer, self._architecture = choose_engine(setup.trainer, Path(setup.model_path), setup.quantize)
         setup = replace(setup, trainer=trainer)
         self._setup, self._trainer, self._loss = setup, trainer, setup.loss
         self._kept: Callable[[], list[float]] = list  # what `trained_logprobs` gives
@@ -79,7 +80,15 @@ class TrainingEngine:
             raise
         self._mismatch = MismatchGuard(setup.trainer.mismatch, setup.loss, self._ranks)
         self._rows.prove(self.logprobs)
-        self.saver = Saver(self._built, self._ranks, self._mismatch.save, self._architecture, self._trainer.lora)
+        self._quantized_base = self._adapters.base_digest() if setup.quantize != "none" else ""
+        describe = partial(
+            write_manifest,
+            architecture=self._architecture,
+            lora=trainer.lora,
+            quantize=setup.quantize,
+            base=self._quantized_base,
+        )
+        self.saver = Saver(self._built, self._ranks, self._mismatch.save, describe)
 
     @property
     def version(self) -> int:
@@ -301,7 +310,7 @@ class TrainingEngine:
         Collective: every rank must go through all of them. Tensors may be the live weights: copy what must
         outlast the next step.
         """
-        return full_hf_weights(self._model, self._built.adapter, dtype, self._trainer.lora)
+        return full_hf_weights(self._model, self._built.adapter, dtype, self._trainer)
 
     def publish(self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
         """Pass the weights to `write` as the generators want them; from now on they are the published version.
@@ -344,7 +353,11 @@ class TrainingEngine:
         self.saver.begin(folder, self.step, partial(self._copied_export, hf_folder))
 
     def load(self, folder: str) -> None:
-        """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved."""
+        """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved.
+
+        Raises UserError for one that can't be read, or belongs to another quantized base.
+        """
+        check_base(folder, self._quantized_base)
         self.step = load_checkpoint(folder, self._built, self._ranks)
         self._mismatch.load(Path(folder))
 

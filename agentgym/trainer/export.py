@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from agentgym.errors import UserError
 from agentgym.models.safetensors import read_folder, write_folder, write_tensors
 from agentgym.runs.files import publish, sync_all
-from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.config import LoraConfig, TrainerConfig
 from agentgym.trainer.lora import full, merged, peft_config, peft_weights
 from agentgym.trainer.parallel import expected_warnings_off
 from agentgym.trainer.setup import TrainerSetup
@@ -74,15 +74,17 @@ def mix_weights(model: nn.Module, adapter: Any, weights: Iterable[tuple[str, Ten
 
 
 def full_hf_weights(
-    model: nn.Module, adapter: Any, dtype: torch.dtype, lora: LoraConfig
+    model: nn.Module, adapter: Any, dtype: torch.dtype, trainer: TrainerConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Full tensors under Hugging Face names, each cast and then gathered, one by one; LoRA's are merged. Collective."""
+    computed = getattr(torch, trainer.dtype)
     for prefix, module in parts_of(model):
         state = module.state_dict(prefix=prefix)
         for name, key in adapter.to_hf({key: key for key in state}).items():
-            with_adapter = merged(state, key, lora)
-            whole = full(state[key], dtype) if with_adapter is None else with_adapter.to(dtype)
-            yield from adapter.separated(name, whole)
+            whole = merged(state, key, trainer.lora, computed)
+            if whole is None:
+                whole = full(state[key], computed if state[key].dtype == torch.uint8 else dtype)
+            yield from adapter.separated(name, whole.to(dtype))
 
 
 def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from agentgym.models.nf4 import plain
 from agentgym.trainer import titan
 from agentgym.trainer.config import DType, LoraConfig
 from agentgym.trainer.setup import TrainerSetup
@@ -61,7 +62,7 @@ def with_adapters(config: Any, lora: LoraConfig) -> Any:
 def store_frozen_as(model: nn.Module, dtype: DType) -> None:
     """Give the frozen weights the type that they are multiplied in. Before the model is sharded."""
     for weight in model.parameters():
-        if not weight.requires_grad:
+        if not weight.requires_grad and weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
 
 
@@ -79,13 +80,16 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
             setattr(module, titan.LORA_SCALE, scale)
 
 
-def merged(state: Mapping[str, Tensor], name: str, lora: LoraConfig) -> Tensor | None:
-    """W + scale * B A of the weight of this name, [O, I] in float32; None for one without an adapter. Collective."""
+def merged(state: Mapping[str, Tensor], name: str, lora: LoraConfig, dtype: torch.dtype) -> Tensor | None:
+    """W + scale * B A of the weight of this name, [O, I] in float32; None for one without an adapter. Collective.
+
+    dtype: that W is multiplied in.
+    """
     stem = name.removesuffix("weight")
     if stem + A not in state:
         return None
     a_RI, b_OR = full(state[stem + A]), full(state[stem + B])
-    return adapters.merge(full(state[name]), a_RI, b_OR, lora.scale)
+    return adapters.merge(full(state[name], dtype), a_RI, b_OR, lora.scale)
 
 
 def whole_adapters(model: nn.Module, names: Any) -> Iterator[tuple[str, Tensor]]:
@@ -116,16 +120,20 @@ class StoredAdapters:
         if self._note is None:
             trainer, dtype = self._setup.trainer, self._setup.publish_dtype
             self._note = adapters.AdapterNote(
-                scale=trainer.lora.scale, base_dtype=trainer.dtype, dtype=dtype, base=self._base_digest()
+                scale=trainer.lora.scale,
+                base_dtype=trainer.dtype,
+                dtype=dtype,
+                base=self.base_digest(),
+                quantize=self._setup.quantize,
             )
         yield adapters.NOTE, self._note.to_tensor(self._device)
         yield from whole_adapters(self._model, self._names)
 
-    def _base_digest(self) -> str:
-        """The digest of this trainer's base weights, as readers compute it from their own folder."""
-        state = self._model.state_dict()
+    def base_digest(self) -> str:
+        """The digest of this trainer's base weights, as readers compute it from their own folder. Collective."""
+        state, dtype = self._model.state_dict(), getattr(torch, self._setup.trainer.dtype)
         named = self._names.to_hf({key: key for key in state})
-        return digest((name, full(state[key])) for name, key in named.items())
+        return digest((name, full(state[key], dtype)) for name, key in named.items())
 
 
 def peft_config(lora: LoraConfig, base: str) -> dict[str, object]:
@@ -145,8 +153,10 @@ def peft_config(lora: LoraConfig, base: str) -> dict[str, object]:
 
 
 def full(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """All of it, cast before it is gathered. Collective, where it is sharded over several ranks."""
+    """All of it, cast before it is gathered; of NF4, after. Collective, where it is sharded over several ranks."""
     if isinstance(weight, DTensor) and weight.device_mesh.size() == 1:
         weight = weight.to_local()  # each operation on a DTensor takes a processor ten times as long
-    weight = weight.detach() if dtype is None else weight.detach().to(dtype)
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+    packed = weight.dtype == torch.uint8
+    weight = weight.detach() if dtype is None or packed else weight.detach().to(dtype)
+    whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+    return plain(whole, dtype or torch.float32) if packed else whole

@@ -53,7 +53,9 @@ class ReferenceModel(TrainerClient):
         gpus = setup.trainer.reference_gpus or setup.trainer.gpus
         trainer = replace(setup.trainer, lora=LoraConfig(), gpus=gpus)
         base = setup.base_path or setup.model_path
-        setup = replace(setup, trainer=trainer, folder=self._scratch.name, critic=False, base_path=base)
+        setup = replace(
+            setup, trainer=trainer, folder=self._scratch.name, critic=False, base_path=base, quantize="none"
+        )
         restarts = setup.trainer.max_restarts
         super().__init__(setup, store=store if self.moves else None, runtime=runtime, name=name, max_restarts=restarts)
         self._early = early and not self.moves  # one that moves scores with the weights of the step

@@ -24,11 +24,9 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from agentgym.errors import InfraError
-from agentgym.families.architecture import Architecture
 from agentgym.runs.files import publish
 from agentgym.trainer.build import TrainedModel
-from agentgym.trainer.checkpoint import Fingerprints, fingerprints, write_manifest
-from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.checkpoint import Fingerprints, fingerprints
 from agentgym.trainer.host_memory import HostMemory
 from agentgym.trainer.parallel import Ranks
 from agentgym.trainer.state import state_of
@@ -165,16 +163,10 @@ class Saver:
     """
 
     def __init__(
-        self,
-        built: TrainedModel,
-        ranks: Ranks,
-        small: Callable[[Path], None],
-        architecture: Architecture,
-        lora: LoraConfig,
+        self, built: TrainedModel, ranks: Ranks, small: Callable[[Path], None], describe: Callable[..., None]
     ) -> None:
-        """small: writes a file of its own into each checkpoint."""
-        self._built, self._ranks, self._small = built, ranks, small
-        self._architecture, self._lora = architecture, lora
+        """small: writes a file of its own into each checkpoint. describe: `write_manifest`, which gets the step."""
+        self._built, self._ranks, self._small, self._describe = built, ranks, small, describe
         self._memory = HostMemory(ranks.device)
         self._save: CheckpointSave | None = None
         self._export = Export()
@@ -226,7 +218,7 @@ class Saver:
             folder,
             state_of(self._built, step),
             self._ranks,
-            describe=partial(write_manifest, step=step, architecture=self._architecture, lora=self._lora),
+            describe=partial(self._describe, step=step),
             small=(self._built.rate.schedule.save, self._small),
             memory=memory,
         )

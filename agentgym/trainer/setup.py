@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentgym.errors import UserError
+from agentgym.families.quantized import Quantize
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.module import ModuleLoss
 from agentgym.rl.losses.policy import PolicyLoss
@@ -23,6 +24,7 @@ class TrainerSetup:
     chat_template: the text that is exported with the weights; empty is that of model_path.
     keep_logprobs: whether the log-probabilities of a step's tokens are kept until the next, for `trained_logprobs`.
     critic: whether there is a head that learns the samples' `returns`.
+    quantize: how the matrices beside adapters are stored.
     """
 
     model_path: str
@@ -37,6 +39,7 @@ class TrainerSetup:
     keep_logprobs: bool = False
     critic: bool = False
     base_path: str = ""
+    quantize: Quantize = "none"
 
     def __post_init__(self) -> None:
         """Raises UserError for limits of trainer.mismatch that the loss can't go with."""

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from agentgym.families.architecture import collect
+from agentgym.families.quantized import Quantize, quantized_shapes
 from agentgym.families.registry import read_architecture
+from agentgym.models.nf4 import plain, plain_shape, to_nf4
 from agentgym.models.safetensors import read_folder
 from agentgym.weights.digest import digest
 from agentgym.weights.store import OtherBase, StoredWeights
@@ -30,13 +32,14 @@ NOTE = "lora.json"
 class AdapterNote:
     """scale: of B A. base_dtype: what the base is rounded to before anything else. dtype: of the merged weights.
 
-    base: the digest of the base in base_dtype.
+    base: the digest of the base in base_dtype. quantize: how its matrices are stored before they are rounded to that.
     """
 
     scale: float
     base_dtype: str
     dtype: str
     base: str
+    quantize: Quantize = "none"
 
     def to_tensor(self, device: torch.device) -> Tensor:
         return torch.frombuffer(bytearray(json.dumps(asdict(self)).encode()), dtype=torch.uint8).to(device)
@@ -94,7 +97,10 @@ class MergedWeights:
     def __init__(
         self, base: Mapping[str, Tensor], note: AdapterNote, adapters: Mapping[str, Tensor], device: torch.device
     ) -> None:
-        """device: where weights are merged, and stay; one that it has no memory for is merged on the CPU."""
+        """device: where weights are merged, and stay; one that it has no memory for is merged on the CPU.
+
+        base: matrices of bytes are of `to_nf4`.
+        """
         self._base, self._adapters, self._note, self._device = base, adapters, note, device
         self._made: dict[str, Tensor] = {}
 
@@ -127,9 +133,9 @@ class MergedWeights:
         base_dtype, dtype = getattr(torch, self._note.base_dtype), getattr(torch, self._note.dtype)
         weight, stem = self._base[name], name.removesuffix("weight")
         if not self._is_adapted(name):
-            return weight.to(base_dtype).to(dtype)
+            return plain(weight, base_dtype).to(dtype)
         a_RI, b_OR = self._adapters[stem + A].to(device), self._adapters[stem + B].to(device)
-        return merge(weight.to(device).to(base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
+        return merge(plain(weight.to(device), base_dtype), a_RI, b_OR, self._note.scale).to(dtype)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, self[name]) for name in self._base)
@@ -137,7 +143,8 @@ class MergedWeights:
     def entries(self) -> Iterator[tuple[str, Tensor]]:
         """Names, types and shapes alone: tensors on torch's meta device."""
         dtype = getattr(torch, self._note.dtype)
-        return ((name, torch.empty(weight.shape, dtype=dtype, device="meta")) for name, weight in self._base.items())
+        shapes = ((name, plain_shape(weight)) for name, weight in self._base.items())
+        return ((name, torch.empty(shape, dtype=dtype, device="meta")) for name, shape in shapes)
 
     def _is_adapted(self, name: str) -> bool:
         return name.removesuffix("weight") + A in self._adapters
@@ -154,7 +161,8 @@ class Base:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: set[tuple[str, str]] = set()  # digests that it has, with their types
+        self._known: set[tuple[str, str, Quantize]] = set()  # digests that it has, with their types and schemes
+        self._quantized: dict[str, Tensor] = {}
 
     def whole(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> Iterable[tuple[str, Tensor]]:
         """The same weights; where they are adapters, all of the model with these merged into it on the device.
@@ -176,20 +184,28 @@ class Base:
         found = {name: tensor.to(device, copy=True) for name, tensor in weights}  # the store may forget the version
         note = AdapterNote.of_tensor(found.pop(NOTE))
         check_adapters({name: tuple(weight.shape) for name, weight in self._weights.items()}, found.items())
-        self._check(note, device)
-        return MergedWeights(self._weights, note, found, device)
+        weights = self._weights if note.quantize == "none" else self._weights | self._packed(note.quantize, device)
+        self._check(weights, note, device)
+        return MergedWeights(weights, note, found, device)
 
-    def _check(self, note: AdapterNote, device: torch.device) -> None:
-        if (note.base, note.base_dtype) in self._known:
+    def _packed(self, scheme: Quantize, device: torch.device) -> dict[str, Tensor]:
+        """The quantized matrices, made once, on the device, and kept in the host's memory."""
+        if not self._quantized:
+            names = quantized_shapes(read_architecture(self._folder), scheme)
+            self._quantized = {name: to_nf4(self._weights[name].to(device)).cpu() for name in names}
+        return self._quantized
+
+    def _check(self, weights: Mapping[str, Tensor], note: AdapterNote, device: torch.device) -> None:
+        if (note.base, note.base_dtype, note.quantize) in self._known:
             return
         dtype = getattr(torch, note.base_dtype)
-        own = digest((name, weight.to(device).to(dtype)) for name, weight in self._weights.items())
+        own = digest((name, plain(weight.to(device), dtype)) for name, weight in weights.items())
         if own != note.base:
             raise OtherBase(
                 f"the model in {self._folder} is not the one whose adapters the trainer trains (digest {own}, the "
                 f"trainer's {note.base}): give trainer and generators the same model folder, unchanged since the start"
             )
-        self._known.add((note.base, note.base_dtype))
+        self._known.add((note.base, note.base_dtype, note.quantize))
 
     @cached_property
     def _weights(self) -> dict[str, Tensor]:

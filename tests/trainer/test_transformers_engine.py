@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from plain_family import largest_difference, loaded, plain_logprobs, samples
 from tiny_model import write_model
-from transformers import AutoModelForCausalLM
 
 from agentgym.errors import UserError
 from agentgym.families.registry import families
@@ -26,29 +25,7 @@ from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
 FAMILIES = sorted({family.model_types[0] for family in families().values()})
-LENGTHS, RATE = (14, 9, 20, 11), 1e-2
-
-
-def loaded(folder: Path | str) -> Any:
-    """By transformers alone: the model, and what it says of its weights."""
-    factory: Any = AutoModelForCausalLM
-    model, info = factory.from_pretrained(folder, output_loading_info=True)
-    return model.eval(), info
-
-
-def samples() -> list[Sample]:
-    drawn = random.Random(0)
-    return [
-        Sample(
-            sample_id=f"sample-{index}",
-            token_ids=tuple(drawn.randrange(3, 96) for _ in range(length)),
-            loss_mask=(0.0,) * 3 + (1.0,) * (length - 3),
-            logprobs=(-4.5,) * length,
-            advantages=(1.0 if index % 2 else -0.5,) * length,
-            versions=(-1,) * 3 + (0,) * (length - 3),
-        )
-        for index, length in enumerate(LENGTHS)
-    ]
+RATE = 1e-2
 
 
 def engine(folder: Path, tmp_path: Path, rate: float = RATE, **trainer: Any) -> TrainingEngine:
@@ -62,23 +39,6 @@ def engine(folder: Path, tmp_path: Path, rate: float = RATE, **trainer: Any) -> 
             folder=str(tmp_path / "torchtitan"),
         )
     )
-
-
-def plain_logprobs(model: Any, sample: Sample) -> torch.Tensor:
-    """Of each token after the first, by transformers alone."""
-    tokens = torch.tensor([sample.token_ids])
-    logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-    return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-
-
-def largest_difference(trainer: TrainingEngine, model: Any) -> float:
-    given = samples()
-    with torch.no_grad():
-        pairs = [
-            (torch.tensor(ours[1:]), plain_logprobs(model, one))
-            for one, ours in zip(given, trainer.logprobs(given), strict=True)
-        ]
-    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
 
 
 def plain_step(model: Any, given: list[Sample]) -> float:

@@ -6,14 +6,30 @@ Axes: O outputs and I inputs of a matrix, R rank.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentgym.errors import UserError
+from agentgym.families.quantized import BLOCK, BLOCK_BYTES
+from agentgym.models import nf4
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.transformers.model import Decoder
+
+
+class QuantizedLinear(nn.Linear):
+    """y = W x of a W in NF4, which is made as it is multiplied. See models/nf4.py."""
+
+    def __init__(self, matrix: nn.Linear) -> None:
+        super().__init__(matrix.in_features, matrix.out_features, matrix.bias is not None, device="meta")
+        packed = torch.empty(matrix.out_features, matrix.in_features // BLOCK * BLOCK_BYTES, dtype=torch.uint8)
+        self.weight = nn.Parameter(packed.to("meta"), requires_grad=False)
+        self.bias = matrix.bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nf4.linear(input, self.weight, self.bias)
 
 
 class AdaptedLinear(nn.Linear):
@@ -28,8 +44,21 @@ class AdaptedLinear(nn.Linear):
         self._lora_scaling = lora.scale
 
     def forward(self, input: Tensor) -> Tensor:
-        plain = super().forward(input)
+        plain = nf4.linear(input, self.weight, self.bias)
         return plain if not self._lora_scaling else plain + self._lora_scaling * self.lora_b(self.lora_a(input))
+
+
+def quantize_matrices(decoder: Decoder, names: Iterable[str]) -> None:
+    """Give the matrices of these weights room for NF4 alone. On the meta device, before adapters are added.
+
+    Raises UserError for one that the model does not multiply by a linear module.
+    """
+    for name in names:
+        parent, _, child = name.removesuffix(".weight").rpartition(".")
+        matrix = getattr(decoder.get_submodule(parent), child, None)
+        if not isinstance(matrix, nn.Linear):
+            raise UserError(f"model.quantize is nf4, and {name} is not of a linear module: leave model.quantize out")
+        setattr(decoder.get_submodule(parent), child, QuantizedLinear(matrix))
 
 
 def add_adapters(decoder: Decoder, lora: LoraConfig) -> None:

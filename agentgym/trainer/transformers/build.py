@@ -11,6 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
+from agentgym.families.quantized import quantized_shapes
 from agentgym.families.registry import family_of, read_config
 from agentgym.models.routers import Routers, freeze, routers_of
 from agentgym.trainer.attention import additive_mask
@@ -20,9 +21,9 @@ from agentgym.trainer.lora import store_frozen_as
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.recompute import recompute
 from agentgym.trainer.setup import TrainerSetup
-from agentgym.trainer.transformers.adapters import add_adapters, draw_adapters
+from agentgym.trainer.transformers.adapters import add_adapters, draw_adapters, quantize_matrices
 from agentgym.trainer.transformers.model import Decoder, build_decoder, fill_buffers
-from agentgym.trainer.transformers.names import ExpertNames, FileNames
+from agentgym.trainer.transformers.names import ExpertNames, FileNames, QuantizedNames
 
 
 def build_by_transformers(
@@ -38,9 +39,12 @@ def build_by_transformers(
     if family.router is not None and architecture.experts is not None and trainer.router == "freeze":
         freeze(decoder.model, architecture, family.router)
     routers = routers_of(decoder.model, Path(setup.model_path)) if trainer.router_replay == "rollout" else None
+    names = names_of(decoder, architecture)
+    if quantized := quantized_shapes(architecture, setup.quantize):
+        quantize_matrices(decoder, quantized)
+        names = QuantizedNames(quantized, ranks.device)
     if trainer.lora.rank:
         add_adapters(decoder, trainer.lora)
-    names = names_of(decoder, architecture)
     store_frozen_as(decoder, trainer.dtype)
     recompute(decoder.model, trainer, setup.folder)
     if trainer.compile:

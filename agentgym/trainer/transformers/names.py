@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentgym.families.architecture import Experts
+from agentgym.models.nf4 import to_nf4
 
 T = TypeVar("T")
 _PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
@@ -34,6 +35,20 @@ class FileNames:
     def joined(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Weights of files, as they are in memory."""
         yield from weights
+
+
+class QuantizedNames(FileNames):
+    """Matrices of these names are NF4 in memory. What is read of them in memory is plain already, see `full`."""
+
+    joins = True
+
+    def __init__(self, quantized: Iterable[str], device: torch.device) -> None:
+        """device: that quantizes."""
+        self._quantized, self._device = frozenset(quantized), device
+
+    def joined(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for name, weight in weights:
+            yield name, to_nf4(weight.to(self._device)) if name in self._quantized else weight
 
 
 class ExpertNames(FileNames):
