@@ -22,6 +22,10 @@ class RolloutConfig:
     """Tokens that the policy may sample in one turn; a longer turn is cut."""
     max_episode_tokens: int = 1024
     """Tokens of a whole episode, prompts and answers of the environment included."""
+    compact_at: int = 0
+    """Tokens of a context at which the built-in loop has the policy summarise the conversation, within max_turn_tokens,
+    and go on with the task and its summary; 0 never does. Each context, of at most max_episode_tokens, is a sample of
+    its own, and summaries are trained like other turns. Leave room for an answer of the environment and the summary."""
     cut_turns: Literal["floor", "score", "mask"] = "floor"
     """What follows a turn that reached its limit of tokens or time: `floor` gives the least that the rewards can give,
     `score` lets the environment answer it like any other turn and ends the episode, `mask` does the same and trains on
@@ -62,6 +66,12 @@ class RolloutConfig:
             raise ValueError(
                 f"rollout.max_turn_tokens {self.max_turn_tokens} must be at least 1 and at most "
                 f"rollout.max_episode_tokens {self.max_episode_tokens}"
+            )
+        if self.compact_at and not 0 < self.compact_at <= self.max_episode_tokens - self.max_turn_tokens:
+            raise ValueError(
+                f"rollout.compact_at is {self.compact_at}; give 0 for never, or at most "
+                f"{self.max_episode_tokens - self.max_turn_tokens}, so that rollout.max_episode_tokens "
+                f"{self.max_episode_tokens} leaves the summary its rollout.max_turn_tokens {self.max_turn_tokens}"
             )
         if self.temperature <= 0:
             raise ValueError(f"rollout.temperature is {self.temperature}; RL needs a sampled policy, give more than 0")

@@ -88,6 +88,7 @@ class EpisodeRunner:
     episode: Episode
     context: EpisodeContext[Any] = field(init=False)
     wants_session: bool = False  # also where the task asks for none
+    num_summaries: int = 0  # turns of the policy that the environment did not see
     until_s: float = math.inf  # the end of the episode's time by the loop's clock, without waits in the engine's queue
 
     def __post_init__(self) -> None:
@@ -177,7 +178,7 @@ class EpisodeRunner:
             calls,
             self._call_tool,
             episode.tool_calls,
-            turn=self.context.turn,
+            turn=self.context.turn + self.num_summaries,
             max_chars=config.max_tool_chars,
             together=len(calls) > 1 and await self._are_parallel_safe(calls, tools),
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentgym.rollout.compaction import summary_turns
 from agentgym.runs.records import unpack
 from agentgym.tables.episode_search import group_of, row
 from agentgym.tables.episode_table import Table
@@ -83,7 +84,8 @@ def _messages(episode: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = [at for at, one in enumerate(messages) if at >= len(prompt) and one.get("role") == "assistant"]
     branches: list[list[int]] = [one["turns"] for one in _branches(episode) if one["turns"]]
     last = max(branches, key=lambda turns: turns[-1], default=[])
-    turn_of = dict(zip(reversed(said), reversed(last), strict=False))
+    summaries = summary_turns(unpack(episode.get("info") or {}))
+    turn_of = dict(zip(reversed(said), reversed([one for one in last if one not in summaries]), strict=False))
     calls, trace = episode.get("tool_calls") or [], 0
     shown = []
     for place, message in enumerate(messages):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agentgym.rollout.compaction import NOTE, summary_turns
 from agentgym.runs.records import SavedEpisode
 from agentgym.types import Episode, Turn
 
@@ -17,8 +18,8 @@ def to_atif(saved: SavedEpisode, *, agent: str, model: str, version: str) -> dic
 
     agent, model: what played the episode; version: of this library. Each message is a step, and a tool's answer an
     observation of the step that called it. A step that was sampled has its turn's token ids and log-probabilities as
-    metrics, with the weights' versions in `extra`. The messages of other branches are not saved, so the metrics of
-    their turns are in the trajectory's `extra`.
+    metrics, with the weights' versions in `extra`. The messages of other branches, and summaries,
+    are not in the conversation: the metrics of their turns are `other_turns` in the trajectory's `extra`.
     """
     episode = saved.episode
     counts = {
@@ -40,7 +41,7 @@ def to_atif(saved: SavedEpisode, *, agent: str, model: str, version: str) -> dic
 def _about(saved: SavedEpisode) -> dict[str, Any]:
     """What ATIF has no field for."""
     episode = saved.episode
-    in_steps = set(episode.last_branch)
+    in_steps = set(_spoken(episode))
     return {
         "task_id": episode.task.task_id,
         "training_step": saved.step,
@@ -56,7 +57,8 @@ def _about(saved: SavedEpisode) -> dict[str, Any]:
         "error": None if episode.error is None else str(episode.error),
         "branches": [list(branch) for branch in episode.branches],
         "branch_reasons": episode.branch_reasons,
-        "turns_of_other_branches": {
+        "compactions": episode.info.get(NOTE, []),
+        "other_turns": {
             str(number): _metrics(turn) for number, turn in enumerate(episode.turns) if number not in in_steps
         },
     }
@@ -88,7 +90,13 @@ def _turns_by_message(episode: Episode) -> dict[int, int]:
     """The turns of the last branch by the places of their messages, which are the policy's last ones."""
     first = len(episode.task.prompt)
     said = [n for n, one in enumerate(episode.messages) if n >= first and one["role"] == "assistant"]
-    return dict(zip(reversed(said), reversed(episode.last_branch), strict=False))
+    return dict(zip(reversed(said), reversed(_spoken(episode)), strict=False))
+
+
+def _spoken(episode: Episode) -> list[int]:
+    """The turns of the last branch that are messages of the conversation."""
+    summaries = summary_turns(episode.info)
+    return [turn for turn in episode.last_branch if turn not in summaries]
 
 
 def _call(call: Mapping[str, Any], call_id: str) -> dict[str, Any]:

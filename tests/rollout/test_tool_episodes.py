@@ -15,9 +15,12 @@ from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.compaction import ASK, NOTE
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.scoring import Scorer
+from agentgym.runs.records import SavedEpisode, decode_episode, encode_episode
+from agentgym.tables.trajectories import to_atif
 from agentgym.testing import ScriptedGenerator
 from agentgym.text.chat import ChatRenderer
 from agentgym.text.tokenizer import HuggingFaceTokenizer
@@ -148,3 +151,45 @@ def test_tools_with_a_bug_cost_the_episode_and_not_the_run(tokenizer: HuggingFac
     episode, _ = play(tokenizer, MANY * 2, "Done.", environment=Buggy())
     assert episode.outcome is Outcome.INFRA_ERROR and episode.reward is None
     assert episode.error is not None and episode.error.source == "environment:Buggy.toolbox"
+
+
+FULL = replace(CONFIG, compact_at=1)  # after every answer
+SUMMARY = "Two apples are bought."
+
+
+def test_each_segment_is_a_sample_that_begins_with_the_task_and_the_summary(tokenizer: HuggingFaceTokenizer) -> None:
+    episode, speaker = play(tokenizer, GOOD, SUMMARY, MANY, "Seventy are too many.", "Done.", config=FULL)
+    assert (episode.stop, episode.reward) == (Stop.DONE, 1.0), episode.error
+    assert (episode.branches, episode.branch_reasons) == ([(0, 1), (2, 3), (4,)], ["compacted", "compacted"])
+    assert [one["summary"] for one in episode.info[NOTE]] == [SUMMARY, "Seventy are too many."]
+    samples = episode_samples(episode, 1.0)
+    said = [[*turn.completion_ids] for turn in episode.turns]
+    for sample, turns in zip(samples, ([0, 1], [2, 3], [4]), strict=True):
+        trained = [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
+        assert trained == [token for turn in turns for token in said[turn]]
+    first, second, last = (tokenizer.decode(sample.token_ids) for sample in samples)
+    assert ASK in first and "buy" in second and SUMMARY in second and SUMMARY not in last and '"left"' not in second
+    assert [request.continues for request in speaker.requests] == [False, True, False, True, False]
+    assert [call.turn for call in episode.tool_calls] == [1, 3]  # the turns of the policy, summaries included
+    assert ASK not in str(episode.messages)  # the environment, and what it scores, see no summary
+    assert decode_episode(encode_episode(episode)) == episode
+
+
+def test_a_summary_that_is_cut_ends_the_episode_and_is_no_message_of_it(tokenizer: HuggingFaceTokenizer) -> None:
+    config = replace(FULL, max_turn_tokens=120)
+    episode, _ = play(tokenizer, GOOD, "too long " * 100, config=config)
+    assert (episode.stop, episode.outcome, episode.branches) == (Stop.TURN_TOKENS, Outcome.INVALID, [(0, 1)])
+    scored, _ = play(tokenizer, GOOD, "too long " * 100, config=replace(config, cut_turns="score"))
+    assert (scored.stop, scored.outcome, len(scored.turns)) == (Stop.TURN_TOKENS, Outcome.SCORED, 2)
+    saved = SavedEpisode(
+        step=1, group_id=0, index=0, start_version=0, advantage=None, trained=False, episode=episode
+    )  # fmt: skip
+    atif = to_atif(saved, agent="chat", model="m", version="1")
+    [called] = [step["metrics"]["completion_token_ids"] for step in atif["steps"] if "metrics" in step]
+    assert (called, [*atif["extra"]["other_turns"]]) == ([*episode.turns[0].completion_ids], ["1"])
+
+
+def test_a_limit_that_leaves_no_room_for_the_summary_is_refused() -> None:
+    assert RolloutConfig(max_episode_tokens=1000, max_turn_tokens=300, compact_at=700).compact_at == 700
+    with pytest.raises(ValueError, match=r"compact_at is 701; give 0 for never, or at most 700"):
+        RolloutConfig(max_episode_tokens=1000, max_turn_tokens=300, compact_at=701)
