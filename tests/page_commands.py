@@ -135,9 +135,9 @@ def _agentgym(words: Sequence[str], folder: Path) -> str:
     name, rest, moved = called(words) if words else ("", [], "")
     if moved:
         raise CommandFailed(moved)
-    needs_more = (
-        words[:2] in (["agents", "check"], ["eval", "merge"]) or "openenv" in words or "harbor" in words
-    )  # a program, shards, a server, containers
+    needs_more = words[:2] in (["agents", "check"], ["eval", "merge"]) or {"openenv", "harbor", "swe"} & {
+        *words
+    }  # a program, shards, a server, containers
     if is_server or needs_more or (name and name not in OWN and not name.startswith("-")):
         command = load_command(name)
         parser = Parser(prog=f"agentgym {name}", description="", examples="")

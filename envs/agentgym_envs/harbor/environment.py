@@ -19,7 +19,7 @@ from agentgym_envs.harbor.datasets import chosen, task_paths
 from agentgym_envs.harbor.folder import TaskFolder, read_folder, resolved
 from agentgym_envs.harbor.judging import Seen, judge, untouched
 from agentgym_envs.harbor.origin import begin, begin_phase, solution_commands
-from agentgym_envs.harbor.pins import MOST_S, Pins, Shown
+from agentgym_envs.harbor.pins import MOST_S, Pins, Shown, play_oracle
 from agentgym_envs.harbor.rewards import score_of
 from agentgym_envs.harbor.shell import Work
 from agentgym_envs.harbor.task_config import MODES
@@ -85,7 +85,7 @@ class Harbor(Environment[Work]):
         self._test_share = test_share
         self._plays_oracle = oracle
         self._command_s = command_s
-        self._pins = Pins()
+        self._pins = Pins[TaskFolder]("harbor", play_oracle)
         self.max_turns = max_turns  # type: ignore[misc]
         if test_share == 1.0:
             self.splits = ("test",)

@@ -24,6 +24,7 @@ from agentgym_envs.harbor.task_config import (
     parse_task,
 )
 
+VERSION: Final = "1"  # of how verdicts are found
 PUBLISHED: Final = "/logs/artifacts"  # what an agent leaves there is always carried
 _CANARY: Final = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -63,6 +64,11 @@ class TaskFolder:
     phases: tuple[Phase, ...]
     spec: SandboxSpec
     digest: str
+
+    @property
+    def pin(self) -> str:
+        """A name for what the oracle shows."""
+        return "-".join([self.digest[:32], *(phase.mode for phase in self.phases), VERSION])
 
     @property
     def has_oracle(self) -> bool:

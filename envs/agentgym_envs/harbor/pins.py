@@ -9,11 +9,11 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from agentgym.sandbox import Sandbox
 from agentgym_envs.harbor.folder import Phase, TaskFolder
@@ -23,7 +23,6 @@ from agentgym_envs.harbor.testing import Tested
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = 1  # of how verdicts are found
 MOST_S: Final = 3600.0  # of an oracle whose task sets no limit
 
 
@@ -45,16 +44,32 @@ class Shown:
         return Seen(files=self.files, changed=frozenset(self.changed))
 
 
-class Pins:
-    """What is known of tasks, by name. folder: where it is kept; None takes the user's cache."""
+class Playable(Protocol):
+    """A task with an oracle. pin: changes with all that a verdict on it depends on."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    @property
+    def name(self) -> str: ...
+    @property
+    def pin(self) -> str: ...
+
+
+T = TypeVar("T", bound=Playable)
+
+
+class Pins(Generic[T]):
+    """What is known of tasks, by name; it is kept in the user's cache, in a folder of the environment's name.
+
+    play: plays a task's oracle, and nothing. Raises InfraError where a container fails.
+    """
+
+    def __init__(self, environment: str, play: Callable[[Sandbox, T], Awaitable[tuple[Shown, ...]]]) -> None:
         base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        self._folder = folder or Path(base) / "agentgym" / "harbor"
+        self._folder = Path(base) / "agentgym" / environment
+        self._play = play
         self._known: dict[str, tuple[Shown, ...]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    def known(self, task: TaskFolder) -> tuple[Shown, ...] | None:
+    def known(self, task: T) -> tuple[Shown, ...] | None:
         """By phase; None where the oracle was not played yet."""
         if task.name not in self._known:
             try:
@@ -66,22 +81,22 @@ class Pins:
                 return None
         return self._known[task.name]
 
-    def fault(self, task: TaskFolder) -> str:
+    def fault(self, task: T) -> str:
         """Why a task can't be scored: what its oracle lacks; empty where that is unknown or nothing."""
         shown = self.known(task) or ()
         return next((one.fault for one in shown if one.fault), "")
 
-    async def find(self, sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
+    async def find(self, sandbox: Sandbox, task: T) -> tuple[Shown, ...]:
         """Play the oracle, once. Raises InfraError where a container fails."""
         async with self._locks.setdefault(task.name, asyncio.Lock()):
             shown = self.known(task)
             if shown is None:
-                shown = await _play(sandbox, task)
+                shown = await self._play(sandbox, task)
                 self._known[task.name] = shown
                 self._save(task, shown)
             return shown
 
-    def _save(self, task: TaskFolder, shown: Sequence[Shown]) -> None:
+    def _save(self, task: T, shown: Sequence[Shown]) -> None:
         path = self._path(task)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +106,12 @@ class Pins:
         except OSError as error:
             log.warning("what the oracle of %s shows is not kept: %s", task.name, error)
 
-    def _path(self, task: TaskFolder) -> Path:
-        modes = "-".join(phase.mode for phase in task.phases)
-        return self._folder / f"{task.digest[:32]}-{modes}-{VERSION}.json"
+    def _path(self, task: T) -> Path:
+        return self._folder / f"{task.pin}.json"
 
 
-async def _play(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
+async def play_oracle(sandbox: Sandbox, task: TaskFolder) -> tuple[Shown, ...]:
+    """What the oracle of a task folder shows, by phase."""
     shown: list[Shown] = []
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(sandbox.session_for(replace(task.spec, beside=True)))

@@ -14,10 +14,14 @@ from agentgym_envs.harbor.origin import Origin, limits_of
 class Work:
     """One episode in a task's container; its public methods are the agent's tools."""
 
-    def __init__(self, machine: Machine, origin: Origin, *, command_s: float) -> None:
+    def __init__(
+        self, machine: Machine, origin: Origin, *, command_s: float, env: Mapping[str, str] | None = None
+    ) -> None:
+        """env: of every command, besides the container's."""
         self._machine = machine
         self._origin = origin
         self._command_s = command_s
+        self._env = env
         self._user = ""
         self._until_s = math.inf  # the end of the agent's time, by the monotonic clock
         self._step = 0
@@ -34,7 +38,11 @@ class Work:
         if "\0" in command:
             raise ToolError("a command has no NUL byte")
         ran = await self._machine.exec(
-            [self._origin.shell, "-c", command], user=self._user, folder=self._origin.work, limits=limits_of(limit_s)
+            [self._origin.shell, "-c", command],
+            user=self._user,
+            env=self._env,
+            folder=self._origin.work,
+            limits=limits_of(limit_s),
         )
         said = ran.stdout + ran.stderr
         if ran.status is RunStatus.TIMEOUT:
