@@ -25,7 +25,7 @@ LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --qui
   && { $(VENV)/bin/python benchmarks/structure.py --check > $(VENV)/budgets.log || { cat $(VENV)/budgets.log; false; }; } \
   && echo "lint: ruff, mypy, the import rules and the budgets are clean"
 
-.PHONY: environments train test test-hostile test-vllm test-agents test-agents-newest lint setup setup-test clean help
+.PHONY: environments dist train test test-hostile test-vllm test-agents test-agents-newest lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ test: setup-test ## set up, then lint and, beside it, run the tests: all but the
 
 test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(LAUNCHERS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
+
+dist: setup-test ## build sdist and wheel into dist/; the tests of tests/installed/ install the wheel elsewhere
+	@rm -rf dist && $(VENV)/bin/python -m hatchling build
 
 lint: setup-test
 	@$(LINT)

@@ -48,6 +48,23 @@ def pip_install(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
+def extra_of(module: str) -> str:
+    """The extra that brings a module's package, by the installed metadata; empty where none does."""
+    import importlib.metadata
+
+    from packaging.requirements import Requirement
+
+    package = {"monarch": "torchmonarch"}.get(module, module).replace("_", "-")
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        needed = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or ()]
+        for extra in importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
+            environment = {"extra": extra}
+            of_it = [one.name for one in needed if one.marker and one.marker.evaluate(environment)]
+            if extra not in ("all", "dev") and package in of_it:
+                return str(extra)
+    return ""
+
+
 def pip_install_only(extra: str, *only: str) -> str:
     """The command that installs the packages of an extra, or those named of them, without agentgym."""
     import importlib.metadata

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym.commands.stopping import Stopped
-from agentgym.errors import InfraError, UserError
+from agentgym.errors import InfraError, UserError, extra_of, pip_install
 from agentgym.held_loop import line_of
 
 FAILED, USER_MISTAKE = 1, 2
@@ -31,7 +31,7 @@ def explain(error: BaseException, *, program: bool = False) -> Failure:
 
     program: of a user's own program, whose line is named also where it called what refused.
     """
-    leaves = list(dict.fromkeys(_leaves(error)))
+    leaves = list(dict.fromkeys(map(_without_package, _leaves(error))))
     stop = next((leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)), None)
     if stop is not None:
         code = stop.exit_code if isinstance(stop, Stopped) else 130
@@ -81,6 +81,13 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]
+
+
+def _without_package(error: BaseException) -> BaseException:
+    """Where our own code imports a package that is not installed, the mistake that says which extra has it."""
+    module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    extra = extra_of(module) if module and not line_of(error) else ""
+    return UserError(f"this needs {module}, which is not installed: {pip_install(extra)}") if extra else error
 
 
 def _with_line(error: BaseException, message: str) -> str:
