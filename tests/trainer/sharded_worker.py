@@ -120,7 +120,7 @@ def parts_are_the_weights(engine: TrainingEngine) -> bool:
     for part in chain.from_iterable(engine._ranks.gathered([part for part in own if part.values is not None])):
         block = tuple(slice(begin, begin + size) for begin, size in zip(part.begin, part.values.shape, strict=True))
         found[part.name][block] = part.values
-    return [part.name for part in own if part.index == 0] == [*whole] and all(
+    return sorted(part.name for part in own if part.index == 0) == sorted(whole) and all(
         torch.equal(found[name], weight) for name, weight in whole.items()
     )
 
