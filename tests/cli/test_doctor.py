@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from agentgym.cli.checks import (
     Check,
     Level,
     Package,
+    check_engines,
     check_gpus,
+    check_hub,
     check_need,
     check_package,
     check_python,
@@ -90,6 +93,26 @@ def test_a_gpu_that_torch_can_not_use_is_noted_with_the_reason(tmp_path: Path, m
     noted = check_gpus()
     assert noted.level is Level.NOTE and "20480 MiB free, but torch can't use it" in noted.found
     assert "CUDA_VISIBLE_DEVICES is ''" in noted.found and noted.remedy
+
+
+@pytest.mark.parametrize(
+    ("installed", "level", "shown"),
+    [(("torch", "transformers"), Level.OK, "native, transformers"), (("numpy",), Level.MISSING, "none can sample")],
+)
+def test_the_engines_are_those_whose_packages_are_here(installed: tuple[str, ...], level: Level, shown: str) -> None:
+    check = check_engines(lambda module: module in installed)
+    assert (check.level, check.found, bool(check.remedy)) == (level, shown, level is Level.MISSING)
+
+
+def test_the_hub_is_the_one_that_is_set_and_a_silent_one_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert check_hub().level is Level.OK
+    gone = check_hub()
+    assert gone.level is Level.NOTE and "cannot be reached" in gone.found and "HF_ENDPOINT" in gone.remedy
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "unset HF_HUB_OFFLINE" in check_hub().remedy
 
 
 def test_every_package_says_how_to_get_it() -> None:

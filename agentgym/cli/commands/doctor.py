@@ -12,10 +12,11 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.shell import Shell
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.commands.text import wrap
+from agentgym.errors import pip_install
 
 DESCRIPTION = """
-Look at this machine: Python, packages, GPU, memory, disk, sandboxes, plugins. Exit code 0 when `agentgym train`
-has all it needs, 1 when something is missing. Nothing is changed.
+Look at this machine: Python, packages, engines, GPU, memory, disk, the hub, sandboxes, plugins. Exit code 0 when
+`agentgym train` has all it needs, 1 when something is missing. Nothing is changed.
 """
 EXAMPLES = """
 agentgym doctor
@@ -34,12 +35,14 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     checks = [
         look.check_python(),
         *map(look.check_package, look.PACKAGES),
+        look.check_engines(),
         look.check_gpus(),
         look.check_cores(),
         look.check_memory(),
         look.check_space("/dev/shm", Path("/dev/shm"), 0.25, "weights pass through it: docker run --shm-size 1g"),
         look.check_sockets(),
         look.check_space("disk", Path(arguments.runs_dir), 1.0, "make room for run folders"),
+        look.check_hub(),
         *run_until_stopped(look.check_sandboxes(registry), shell.warn),
         look.check_plugins(registry),
     ]
@@ -50,6 +53,8 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     _show(checks, shell)
     if missing:
         shell.say(f"\nagentgym train can't run here: {', '.join(check.name for check in missing)} missing.")
+        if {check.name for check in missing} & {package.distribution for package in look.PACKAGES}:
+            shell.say(f"All packages at once: {pip_install('train')}")
         return 1
     shell.say("\nagentgym train has all it needs.")
     return 0
