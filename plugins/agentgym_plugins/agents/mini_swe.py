@@ -26,7 +26,8 @@ class MiniSwe(InProcess):
     submitted, for the policy that ships with the package; or a YAML file of the program's kind, with the sections
     agent, model and environment."""
     where: Literal["session", "folder"] = "session"
-    """Where commands run: in a session of the sandbox, or in a folder of this machine, as you."""
+    """Where commands run: in the episode's session, by the environment's tool `bash` where it has one (as `harbor` has,
+    with the task's user and time), or in a folder of this machine, as you."""
     allow_unsafe: bool = False
     """Allow `where: folder` with templates that let the policy write the command itself."""
     step_limit: int = 50

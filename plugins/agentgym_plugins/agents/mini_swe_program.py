@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from agentgym.types import Json
 from agentgym_plugins.agents.child import WorkerContext, WorkerSession
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_EXIT: Final = re.compile(r"\[exit code (-?\d+)\]")
+_ENDED: Final = re.compile(r"\[ended(:| after) .+\]")
 OWN: Final = Path(minisweagent.package_dir, "config", "mini_textbased.yaml")
 
 
@@ -70,9 +73,10 @@ class ContextEnvironment:
         self._command: str = config.get("command", "{action}")
         self._env: dict[str, str] = config.get("env", {})
         self._local = None
+        self._has_bash = where == "session" and any(one["function"]["name"] == "bash" for one in context.tools)
         if where == "folder":
             self._local = _Folder(cwd=folder, env=self._env, timeout=max(1, int(command_s)))
-        elif context.session is None:
+        elif context.session is None and not self._has_bash:
             raise AgentFailed("no_session", "the episode has no session of a sandbox; set agent.where: folder")
 
     def execute(self, action: Mapping[str, str], cwd: str = "") -> dict[str, Any]:
@@ -94,6 +98,9 @@ class ContextEnvironment:
         if self._local is not None:
             found: dict[str, Any] = self._local.execute({"command": command})
             return found
+        if self._has_bash:  # with the user, the folder and the time that the task gives its agent
+            script = _script(command, self._env)
+            return _of_tool(self._context.call_tool("bash", {"command": script}))
         assert self._context.session is not None
         return _in_session(self._context.session, command, self._env, self._command_s)
 
@@ -111,9 +118,23 @@ class _Folder(LocalEnvironment):  # type: ignore[misc]
         return
 
 
+def _script(command: str, env: Mapping[str, str]) -> str:
+    return "".join(f"export {name}='{value}'\n" for name, value in env.items()) + f"exec 2>&1\n{command}"
+
+
+def _of_tool(text: str) -> dict[str, Any]:
+    """What a tool `bash` says: the output and, in brackets in a last line, how a command ended that did not succeed."""
+    output, _, last = text.rstrip("\n").rpartition("\n")
+    if (failed := _EXIT.fullmatch(last)) is not None:
+        return {"output": output, "returncode": int(failed[1]), "exception_info": ""}
+    if _ENDED.fullmatch(last):
+        fault = f"An error occurred while executing the command: {last.strip('[]')}"
+        return {"output": output, "returncode": -1, "exception_info": fault}
+    return {"output": text, "returncode": 0, "exception_info": ""}
+
+
 def _in_session(session: WorkerSession, command: str, env: Mapping[str, str], command_s: float) -> dict[str, Any]:
-    exports = "".join(f"export {name}='{value}'\n" for name, value in env.items())
-    ran = session.exec(["sh", "-c", f"{exports}exec 2>&1\n{command}"], wall_s=command_s)
+    ran = session.exec(["sh", "-c", _script(command, env)], wall_s=command_s)
     ended = ran.status in (RunStatus.OK, RunStatus.ERROR)
     fault = "" if ended else f"An error occurred while executing the command: {ran.status.value}"
     return {
