@@ -8,14 +8,15 @@ from dataclasses import replace
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
+from agentgym.families.quantized import BLOCK, BLOCK_BYTES, quantized_parameters
 from agentgym.models.device import pick_device, why_no_gpu
 from agentgym.models.gpu_memory import holders_by_gpu
 from agentgym.planning.accumulation import sparing
 from agentgym.planning.advice import advice, check
 from agentgym.planning.copies import no_room
 from agentgym.planning.layout import refuse_impossible
-from agentgym.planning.machine import Machine, this_machine
-from agentgym.planning.memory import CONTEXT_GIB
+from agentgym.planning.machine import GIB, Machine, this_machine
+from agentgym.planning.memory import BYTES, CONTEXT_GIB
 from agentgym.planning.placement import USABLE, Placement, Wanted, assign
 from agentgym.recipe import Recipe
 from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
@@ -142,12 +143,23 @@ def placement_lines(recipe: Recipe, model: Architecture | None, machine: Machine
     if not placement.procs:
         check(wanted, placement)
     if placement.fits:
-        return [*placement.lines(), *stands_still(recipe, model, placement)]
+        return [*placement.lines(), *_quantized(recipe, model), *stands_still(recipe, model, placement)]
     if not recipe.trainer.check_memory:
         return [*placement.lines(), *unchecked(placement)]
     lines = [f"  {line}" for line in [*placement.lines(), *placement.problems]]
     raise UserError(
         "\n".join(["this does not fit, by the estimate of its memory in GiB:", *lines, advice(wanted, placement)])
+    )
+
+
+def _quantized(recipe: Recipe, model: Architecture) -> tuple[str, ...]:
+    """What the trainer's quantized matrices take, and would take."""
+    if recipe.model.quantize == "none":
+        return ()
+    count, size = quantized_parameters(model, recipe.model.quantize), BYTES[recipe.trainer.dtype]
+    return (
+        f"quantized    {count:,} of {model.num_parameters:,} parameters, as {recipe.model.quantize}: "
+        f"{count * BLOCK_BYTES / BLOCK / GIB:.2f} GiB instead of {count * size / GIB:.2f}",
     )
 
 
