@@ -162,6 +162,7 @@ def test_broken_rows_are_left_out_by_name(tmp_path: Path) -> None:
         Swe(path=str(path), tasks=["djang"])
 
 
+@pytest.mark.hostile  # seconds, to import `datasets`
 def test_a_parquet_file_has_the_same_rows(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
