@@ -17,6 +17,7 @@ PYPI_AGENTS := .pypi-agents$(NEWEST)
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 VERIFIERS := .venv-verifiers
 LAUNCHERS := .venv-launchers
+SITE := .venv-site
 
 LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
@@ -25,7 +26,7 @@ LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --qui
   && { $(VENV)/bin/python benchmarks/structure.py --check > $(VENV)/budgets.log || { cat $(VENV)/budgets.log; false; }; } \
   && echo "lint: ruff, mypy, the import rules and the budgets are clean"
 
-.PHONY: environments dist train test test-hostile test-vllm test-agents test-agents-newest lint setup setup-test clean help
+.PHONY: environments dist site train test test-hostile test-vllm test-agents test-agents-newest lint setup setup-test clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -38,7 +39,7 @@ test: setup-test ## set up, then lint and, beside it, run the tests: all but the
 	$(VENV)/bin/python -m pytest -n 4 --dist loadgroup -m "not gpu and not hostile and not agents" $(ARGS); tests=$$?; \
 	wait $$lint || tests=1; cat $(VENV)/lint.log; exit $$tests
 
-test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(LAUNCHERS)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
+test-hostile: setup-test $(NPM_AGENTS)/.installed $(VERIFIERS)/.installed $(LAUNCHERS)/.installed $(SITE)/.installed ## slower and rarer: hostile programs, weakened sandboxes, storms, kills, several ranks
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup -m "hostile and not gpu and not agents" $(ARGS)
 
 dist: setup-test ## build sdist and wheel into dist/; the tests of tests/installed/ install the wheel elsewhere
@@ -131,6 +132,16 @@ $(LAUNCHERS)/.installed: tests/requirements-launchers.txt
 	@$(LAUNCHERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-launchers.txt
 	@touch $@
 
+$(SITE)/.installed: website/requirements.txt pyproject.toml
+	@echo "setup: installing MkDocs into $(SITE), an environment of its own"
+	@$(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip --disable-pip-version-check -q install -r website/requirements.txt -e .
+	@touch $@
+
+site: $(SITE)/.installed ## the documentation as a site, in .site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict 2> $(SITE)/build.log || { cat $(SITE)/build.log; false; }  # --quiet would not count warnings
+	@echo "site: open .site/index.html"
+
 test-agents: $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(OPENENV)/.installed ## agent programs and OpenEnv, unchanged, against ours, in environments of their own
 	@echo "command-line agents:"; npm ls --depth 0 --prefix $(NPM_AGENTS) | tail -n +2
 	@for folder in $(PYPI_AGENTS)/*/; do $$folder/bin/python -m pip freeze | grep "^$$(basename $$folder)=="; done
@@ -142,7 +153,7 @@ test-agents-newest: ## the same with the newest version of each command-line age
 	@rm -rf .npm-agents-newest .pypi-agents-newest
 	@$(MAKE) --no-print-directory test-agents NEWEST=-newest
 
-environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed $(LAUNCHERS)/.installed
+environments: $(VLLM)/.installed $(AGENTS)/.installed $(NPM_AGENTS)/.installed $(PYPI_AGENTS)/.installed $(VERIFIERS)/.installed $(OPENENV)/.installed $(LAUNCHERS)/.installed $(SITE)/.installed
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VLLM) $(AGENTS) .npm-agents* .pypi-agents* $(VERIFIERS) $(OPENENV) $(LAUNCHERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(AGENTS) .npm-agents* .pypi-agents* $(VERIFIERS) $(OPENENV) $(LAUNCHERS) $(SITE) .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -81,7 +81,7 @@ class ReplayBufferActor(ServiceActor):
 
     @endpoint
     async def sample(self, curr_policy_version: int, batch_size: int | None = None) -> Any:
-        """[dp_size][batch_size] items, or what `collate` makes of them; None while there are too few."""
+        """`[dp_size][batch_size]` items, or what `collate` makes of them; None while there are too few."""
         return self._buffer.sample(curr_policy_version, batch_size)
 
     @endpoint

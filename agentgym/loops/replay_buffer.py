@@ -75,7 +75,7 @@ class ReplayBuffer(Generic[T]):
     batch_size: of each of dp_size data-parallel parts. max_policy_age: in versions; None: no bound. max_buffer_size:
     beyond it the oldest weights' first item goes. max_samples: how often an item may be sampled. eviction_policy,
     sample_policy: a name, a function, or its import path. seed: of the sampling. collate: makes what `sample` gives
-    of [dp_size][batch_size] items, such as tensors.
+    of `[dp_size][batch_size]` items, such as tensors.
     Raises UserError for a buffer that can never give a batch.
     """
 
@@ -128,7 +128,7 @@ class ReplayBuffer(Generic[T]):
         self._drop()
 
     def sample(self, curr_policy_version: int, batch_size: int | None = None) -> Any:
-        """[dp_size][batch_size] items, or what `collate` makes of them, after dropping what is too old.
+        """`[dp_size][batch_size]` items, or what `collate` makes of them, after dropping what is too old.
 
         None while there are too few.
 
