@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym.errors import UserError
+from agentgym.errors import UserError, nearest
 from agentgym.families.architecture import TIED_HEAD, Architecture, Experts, HeadTransform, WeightShapes
 
 _SCALES = {"logits_scaling": -1, "logit_scale": 1, "lm_head_multiplier": 1}
@@ -65,7 +65,10 @@ def transformers_config(config: Mapping[str, Any], path: object) -> Any:
     fields = {name: _with_floats(value) for name, value in config.items()}
     model_type = str(fields.pop("model_type", None))
     if model_type not in CONFIG_MAPPING:
-        raise UserError(f"{path}: model_type is {model_type!r}, which the installed transformers does not know")
+        raise UserError(
+            f"{path}: model_type is {model_type!r}, which the installed transformers does not know."
+            f"{nearest(model_type, CONFIG_MAPPING)} A newer transformers may know it"
+        )
     try:
         return CONFIG_MAPPING[model_type](**fields).get_text_config(decoder=True)
     except (TypeError, ValueError, AttributeError, KeyError) as error:

@@ -43,6 +43,7 @@ from agentgym.trainer.rows import Rows
 from agentgym.trainer.saving import Export, Saver
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.state import load_checkpoint, set_rate
+from agentgym.trainer.transformers.unknown_family import prove_unknown
 from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
@@ -80,6 +81,7 @@ class TrainingEngine:
             raise
         self._mismatch = MismatchGuard(setup.trainer.mismatch, setup.loss, self._ranks)
         self._rows.prove(self.logprobs)
+        prove_unknown(self._architecture, trainer, self._ranks, setup.model_path, self.logprobs, self.hf_weights())
         self._quantized_base = self._adapters.base_digest() if setup.quantize != "none" else ""
         describe = partial(
             write_manifest,

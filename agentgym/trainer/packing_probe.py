@@ -34,20 +34,22 @@ def why_by_row(family: Family, score: Score, *, vocab_size: int, dtype: DType) -
 
 def packed_difference(score: Score, vocab_size: int) -> float:
     """The largest difference between log-probabilities of two short random documents, packed against apart."""
-    drawn = random.Random(0)
-    documents = [_document(f"probe-{n}", [drawn.randrange(vocab_size) for _ in range(n)]) for n in LENGTHS]
+    documents = [document(f"probe-{n}", n, vocab_size) for n in LENGTHS]
     packed, apart = score(documents, False), score(documents, True)
     pairs = zip(packed, apart, strict=True)
     return max(abs(ours - alone) for one, other in pairs for ours, alone in zip(one, other, strict=True))
 
 
-def _document(name: str, tokens: list[int]) -> Sample:
-    zeros, trained = (0.0,) * len(tokens), (0.0,) + (1.0,) * (len(tokens) - 1)
+def document(name: str, length: int, vocab_size: int) -> Sample:
+    """Random tokens that follow from the name, all of which are trained."""
+    drawn = random.Random(name)
+    tokens = [drawn.randrange(vocab_size) for _ in range(length)]
+    zeros, trained = (0.0,) * length, (0.0,) + (1.0,) * (length - 1)
     return Sample(
         sample_id=name,
         token_ids=tuple(tokens),
         loss_mask=trained,
         logprobs=zeros,
         advantages=zeros,
-        versions=(-1,) + (0,) * (len(tokens) - 1),
+        versions=(-1,) + (0,) * (length - 1),
     )

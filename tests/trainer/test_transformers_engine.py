@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 import torch
 from plain_family import largest_difference, loaded, plain_logprobs, samples
 from tiny_model import write_model
+from transformers import AutoModelForCausalLM
 
 from agentgym.errors import UserError
+from agentgym.families.by_transformers import transformers_config
+from agentgym.families.family import TINY
 from agentgym.families.registry import families
 from agentgym.models.routers import routers_of
 from agentgym.models.safetensors import read_folder, write_folder
@@ -21,6 +25,7 @@ from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.journal import Batch, decode, encode
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.trainer.transformers.unknown_family import prove_unknown
 from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
@@ -152,3 +157,21 @@ def test_adapters_are_merged_as_they_are_computed(model_type: str, tmp_path: Pat
     base = trainer.base_logprobs(samples())
     theirs = [plain_logprobs(model, one) for one in samples()]
     assert all(torch.allclose(torch.tensor(b[1:]), t, atol=1e-5) for b, t in zip(base, theirs, strict=True))
+
+
+def test_a_family_without_a_record_is_trained_if_a_fresh_forward_pass_agrees(tmp_path: Path) -> None:
+    folder, config = tmp_path / "model", {**TINY, "model_type": "cohere", "logit_scale": 0.25}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(transformers_config(config, "config.json")).save_pretrained(folder)
+    trainer = engine(folder, tmp_path)
+    assert largest_difference(trainer, loaded(folder)[0]) < 1e-5
+
+    def without_scale(given: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return [tuple(4 * value for value in one) for one in trainer.logprobs(given)]
+
+    of_run = (trainer._architecture, trainer._trainer, trainer._ranks, str(folder))
+    with pytest.raises(UserError, match=r"'cohere' is a family without a record.* differ by .* nats .*gemma3_text"):
+        prove_unknown(*of_run, without_scale, trainer.hf_weights())
+    with pytest.raises(UserError, match=r"finds no model\.norm\.weight in the weights that the trainer exports"):
+        weights = ((name, one) for name, one in trainer.hf_weights() if name != "model.norm.weight")
+        prove_unknown(*of_run, trainer.logprobs, weights)
