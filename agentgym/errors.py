@@ -54,7 +54,7 @@ def extra_of(module: str) -> str:
 
     from packaging.requirements import Requirement
 
-    package = {"monarch": "torchmonarch"}.get(module, module).replace("_", "-")
+    package = {"monarch": "torchmonarch", "cloudpickle": "torchmonarch"}.get(module, module).replace("_", "-")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         needed = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or ()]
         for extra in importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():

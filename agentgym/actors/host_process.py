@@ -16,8 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from agentgym.actors.network import own_address
 from agentgym.actors.owned_folder import MEMORY, sweep
 from agentgym.actors.sockets import check_socket_folder
@@ -53,6 +51,8 @@ def _exit_with_the_controller(memory: Path = MEMORY) -> None:
         while os.read(0, 4096):
             pass
     with suppress(Exception):  # whatever comes, it exits
+        import psutil  # here: commands without a run need no extra
+
         actors = psutil.Process().children(recursive=True)
         for actor in actors:
             with suppress(psutil.Error):

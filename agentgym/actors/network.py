@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-import psutil
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -19,6 +17,8 @@ def own_address(towards: str) -> str:
 
 def interface_of(address: str) -> str:
     """The network interface with this address; empty for an address that is not this machine's."""
+    import psutil  # here: commands without a run need no extra
+
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == address for one in addresses):
             return str(name)
