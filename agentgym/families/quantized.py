@@ -29,7 +29,7 @@ def quantized_shapes(model: Architecture, scheme: str) -> dict[str, tuple[int, .
             "quantized: leave it out, or take a model without experts"
         )
     targets = family_of(model).adapter_targets
-    found = {
+    found: dict[str, tuple[int, ...]] = {
         name: shape
         for name, shape in model.hf_shapes().items()
         if len(shape) == 2 and name.endswith(".weight") and name.split(".")[-2] in targets

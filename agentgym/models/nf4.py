@@ -23,7 +23,8 @@ _CODES = BLOCK // 2  # bytes
 
 def to_nf4(weight_OI: Tensor) -> Tensor:
     """The nearest levels: bytes, [O, N * 36]. I is a multiple of 64."""
-    levels, blocks_ON = _levels(weight_OI.device), weight_OI.detach().float().unflatten(1, (-1, BLOCK))
+    levels, rows = _levels(weight_OI.device), len(weight_OI)
+    blocks_ON = weight_OI.detach().float().reshape(rows, -1, BLOCK)
     scales_ON1 = blocks_ON.abs().amax(-1, keepdim=True)
     scaled_ON = blocks_ON * (1.0 / scales_ON1.clamp(min=1e-38))
     codes_ON = torch.bucketize(scaled_ON.clamp(-1, 1), (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
@@ -34,7 +35,7 @@ def to_nf4(weight_OI: Tensor) -> Tensor:
 @torch.library.custom_op("agentgym::from_nf4", mutates_args=())
 def from_nf4(packed: Tensor, dtype: torch.dtype) -> Tensor:
     """The matrix of `to_nf4`, [O, I]: products in float32, rounded to the type."""
-    blocks_ON = packed.unflatten(1, (-1, BLOCK_BYTES))
+    blocks_ON = packed.reshape(len(packed), -1, BLOCK_BYTES)
     scales_ON = blocks_ON[..., _CODES:].contiguous().view(torch.float32)
     pairs_ON = torch.nn.functional.embedding(blocks_ON[..., :_CODES].int(), _pairs(packed.device))
     return pairs_ON.flatten(2).mul_(scales_ON).flatten(1).to(dtype)
@@ -74,7 +75,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """As torch's, with a matrix of float or of `to_nf4`, which gets no gradient."""
     if weight.dtype != torch.uint8:
         return torch.nn.functional.linear(input, weight, bias)
-    product: Tensor = _Product.apply(input, weight)
+    product: Tensor = _Product.apply(input, weight)  # type: ignore[no-untyped-call]
     return product if bias is None else product + bias
 
 

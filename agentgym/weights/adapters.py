@@ -184,9 +184,9 @@ class Base:
         found = {name: tensor.to(device, copy=True) for name, tensor in weights}  # the store may forget the version
         note = AdapterNote.of_tensor(found.pop(NOTE))
         check_adapters({name: tuple(weight.shape) for name, weight in self._weights.items()}, found.items())
-        weights = self._weights if note.quantize == "none" else self._weights | self._packed(note.quantize, device)
-        self._check(weights, note, device)
-        return MergedWeights(weights, note, found, device)
+        base = self._weights if note.quantize == "none" else self._weights | self._packed(note.quantize, device)
+        self._check(base, note, device)
+        return MergedWeights(base, note, found, device)
 
     def _packed(self, scheme: Quantize, device: torch.device) -> dict[str, Tensor]:
         """The quantized matrices, made once, on the device, and kept in the host's memory."""

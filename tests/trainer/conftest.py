@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_model import draw_samples, write_model
 
+from agentgym.families.quantized import Quantize
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import DType, OptimizerConfig, TrainerConfig
@@ -38,6 +39,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
         keep_logprobs: bool = False,
         with_critic: bool = False,
         base_path: str = "",
+        quantize: Quantize = "none",
         **trainer: object,
     ) -> TrainingEngine:
         settings = {"seq_len": 128, "rows_per_microbatch": 2, "logprob_chunk": 64, "device": "cpu"} | trainer
@@ -52,6 +54,7 @@ def make_engine(model_path: str, tmp_path: Path) -> Iterator[MakeEngine]:
             keep_logprobs=keep_logprobs,
             critic=with_critic,
             base_path=base_path,
+            quantize=quantize,
         )
         engine = TrainingEngine(setup)
         engines.append(engine)

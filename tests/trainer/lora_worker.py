@@ -1,6 +1,6 @@
 """One rank of a trainer with LoRA: three steps, then what the test compares, as JSON in a file.
 
-Arguments: model folder, LoRA's rank, work folder. To be started by torchrun.
+Arguments: model folder, LoRA's rank, work folder, model.quantize. To be started by torchrun.
 """
 
 import json
@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from tiny_model import draw_samples
 
+from agentgym.families.quantized import Quantize
 from agentgym.rl.losses.grpo import Grpo
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
@@ -19,7 +20,7 @@ from agentgym.trainer.setup import TrainerSetup
 from agentgym.weights.adapters import Base
 
 
-def main(model_path: str, rank: str, folder: str) -> None:
+def main(model_path: str, rank: str, folder: str, quantize: Quantize) -> None:
     trainer = TrainerConfig(
         procs=int(os.environ["WORLD_SIZE"]),
         seq_len=128,
@@ -34,6 +35,7 @@ def main(model_path: str, rank: str, folder: str) -> None:
         loss=Grpo(),
         total_steps=20,
         folder=folder,
+        quantize=quantize,
     )
     engine = TrainingEngine(setup)
     engine.load(f"{folder}/start")  # adapters begin at random, and sharded ones elsewhere
@@ -62,4 +64,4 @@ def main(model_path: str, rank: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:])  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_model import write_model
 
+from agentgym.families.quantized import Quantize
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.types import Sample
@@ -20,17 +21,18 @@ WORKER = Path(__file__).with_name("lora_worker.py")
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+@pytest.mark.parametrize(("family", "quantize"), [("qwen3", "none"), ("gemma3_text", "none"), ("mistral", "nf4")])
 def test_adapters_over_two_processes_are_those_of_one(
-    tmp_path: Path, make_engine: Callable[..., TrainingEngine], samples: list[Sample], family: str
+    tmp_path: Path, make_engine: Callable[..., TrainingEngine], samples: list[Sample], family: str, quantize: Quantize
 ) -> None:
-    """By either engine."""
-    model_path = write_model(tmp_path / "model", family=family)
-    alone = make_engine(path=model_path, rows_per_microbatch=1, lora=LoraConfig(rank=4))
+    """By either engine, also beside matrices in NF4, which ranks hold in parts."""
+    sizes = {} if quantize == "none" else {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    model_path = write_model(tmp_path / "model", family=family, **sizes)
+    alone = make_engine(path=model_path, rows_per_microbatch=1, lora=LoraConfig(rank=4), quantize=quantize)
     alone.save(str(tmp_path / "start"))
     losses = [alone.train_step(samples)["train/loss"] for _ in range(3)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, str(WORKER), model_path, "4", str(tmp_path)]
+    command = [*torchrun, str(WORKER), model_path, "4", str(tmp_path), quantize]
     ended = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240
     )
