@@ -14,10 +14,11 @@ vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fiel
 Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh. The
 exit code is 1 where the two can't be told apart.
 
-gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. paused_s:
-requests stood still, of the slowest replica. link_share: the weights' bytes over load_s, of what a plain copy between
-the two GPUs reaches; not of adapters, which are merged. host_gb: of weights in /dev/shm. Prints one line of JSON a
-round, then a Markdown table of the first update and of the others' medians.
+gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. cpu_s: of all
+processes in both; with --requests 0 of nothing else. paused_s: requests stood still, of the slowest replica.
+link_share: the weights' bytes over load_s, of what a plain copy between the two GPUs reaches; not of adapters, which
+are merged. host_gb: of weights in /dev/shm. Prints one line of JSON a round, then a Markdown table of the first
+update and of the others' medians.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from agentgym.actors.runtime import Runtime
 from agentgym.commands import run_until_stopped
@@ -70,6 +73,12 @@ def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs
         advantages=(0.0,) * known + (1.0,) * new,
         versions=(-1,) * known + (0,) * new,
     )
+
+
+def cpu_seconds() -> float:
+    """So far, of this process and of all that it has started."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
 
 
 def shm_bytes() -> int:
@@ -123,15 +132,16 @@ class Sync:
         stale = await self._distance(await self._samples(4))
         used = shm_bytes()
         paused = await self._paused()
-        begin_s = time.perf_counter()
+        begin_s, used_s = time.perf_counter(), cpu_seconds()
         await self.trainer.push_weights(version)
         pushed_s = time.perf_counter()
         await self.generator.update_weights(version)
-        end_s = time.perf_counter()
+        end_s, cpu_s = time.perf_counter(), cpu_seconds() - used_s
         pauses = [after - before for before, after in zip(paused, await self._paused(), strict=True)]
         return {
             "push_s": pushed_s - begin_s,
             "load_s": end_s - pushed_s,
+            "cpu_s": cpu_s,
             "paused_s": max(pauses),
             "host_gb": max(0, shm_bytes() - used) / 1e9,
             "stale": stale,
