@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from agentgym.families import by_transformers
 from agentgym.families.architecture import HeadTransform
 from agentgym.families.family import TINY, tiny_config
 from agentgym.families.registry import architecture_of, dense_of, families, family_of
+from agentgym.families.table import written
 
 
 @pytest.mark.parametrize("model_type", sorted(name for name, family in families().items() if family.dense))
@@ -44,3 +46,8 @@ def test_experts_have_the_names_that_they_have_in_files() -> None:
     assert found.hf_shapes()["model.layers.1.mlp.experts.3.gate_proj.weight"] == (16, 32)
     assert found.experts is not None and (found.experts.num, found.experts.top_k) == (4, 2)
     assert found.experts.layers == (0, 1) and found.ffn_dim == 2 * 16
+
+
+def test_the_page_of_models_has_the_table_of_the_records() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert page == written(page), "`python -m agentgym.families.table docs/models.md` writes it again"
