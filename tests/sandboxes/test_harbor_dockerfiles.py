@@ -50,5 +50,6 @@ async def test_tasks_of_three_dockerfiles_are_played_and_one_that_does_not_build
     await connected.close()
     assert len(made) == 3  # one for each Dockerfile, and none of the broken one
     assert unbuilt.outcome is Outcome.INFRA_ERROR and unbuilt.reward is None and unbuilt.error is not None
+    assert unbuilt.error.kind == "ImageUnusable"
     assert f"{broken.name}/environment/Dockerfile: " in unbuilt.error.message
     assert "COPY failed" in unbuilt.error.message and "gone" in unbuilt.error.message

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agentgym.sandbox import FileRefused, FrozenMachine, Machine, Sandbox, SandboxUnavailable
+from agentgym.sandbox import FileRefused, FrozenMachine, ImageUnusable, Machine, Sandbox
 from agentgym.types import SandboxSpec
 from agentgym_envs.harbor.folder import PUBLISHED, Phase, TaskFolder
 from agentgym_envs.harbor.origin import Origin, lay_environment, limits_of
@@ -212,11 +212,11 @@ async def _frozen(case: _Case) -> Judged:
 
 @asynccontextmanager
 async def _opened(sandbox: Sandbox, spec: SandboxSpec) -> AsyncIterator[Machine | None]:
-    """None where no container of the image starts."""
+    """None where no container of the image starts; a wait that was too long is an error, as it is not the agent's."""
     manager = sandbox.session_for(spec)
     try:
         session = await manager.__aenter__()
-    except SandboxUnavailable:
+    except ImageUnusable:
         yield None
         return
     try:

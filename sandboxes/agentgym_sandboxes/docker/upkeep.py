@@ -13,7 +13,7 @@ from agentgym.errors import InfraError, UserError
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
-from agentgym_sandboxes.docker.failures import ImageGone
+from agentgym_sandboxes.docker.failures import ImageGone, ImageUnusable
 from agentgym_sandboxes.host.backend import OTHER_LOOP
 from agentgym_sandboxes.host.meter import CallMeter
 
@@ -121,10 +121,10 @@ class KeptPool(ABC):
         kind = SandboxDiskFull if isinstance(self._start_error, SandboxDiskFull) else SandboxUnavailable
         return kind(f"{text} {self._start_error or why_else}")
 
-    def _refuse_waiting(self, why: str) -> None:
+    def _refuse_waiting(self, why: str, kind: type[SandboxUnavailable] = SandboxUnavailable) -> None:
         for future in self._futures():
             if not future.done():
-                future.set_exception(SandboxUnavailable(why))
+                future.set_exception(kind(why))
 
     async def _keep(self) -> None:
         """Start what is wanted and remove what is not, until cancelled."""
@@ -165,7 +165,8 @@ class KeptPool(ABC):
                 self._start_error = error
                 log.log(level, "a %s did not start: %s", self._kind, error)
                 if isinstance(error, ImageGone) and not any(True for _ in self._pinged()):
-                    self._refuse_waiting(str(error))  # no wait helps; it starts again once there is an image
+                    kind = ImageUnusable if isinstance(error, ImageUnusable) else SandboxUnavailable
+                    self._refuse_waiting(str(error), kind)  # no wait helps; it starts again once there is an image
             else:
                 self._start_error = None
                 return container
