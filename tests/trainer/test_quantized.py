@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentgym.families.registry import read_architecture
 from agentgym.models.nf4 import LEVELS, from_nf4, to_nf4
 from agentgym.models.safetensors import read_folder, write_folder
 from agentgym.rl.losses.reinforce import Reinforce
+from agentgym.trainer.checkpoint import check_adapters
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.setup import TrainerSetup
@@ -57,17 +59,13 @@ def dequantized(folder: Path, matrices: dict[str, Any]) -> Any:
     return model
 
 
-def test_codes_and_scales_are_those_of_bitsandbytes() -> None:
-    """Its version 0.50.2 gave these for the same numbers, by quantize_4bit in blocks of 64."""
-    weight = (torch.arange(256, dtype=torch.float32).view(2, 128) * 0.7).sin()
+def test_codes_scales_and_numbers_are_those_of_bitsandbytes() -> None:
+    """Its version 0.50.2 gave these by quantize_4bit and dequantize_4bit, in blocks of 64: all levels, and zeros."""
+    weight = (torch.arange(256) * 37 % 101 - 50.0).view(2, 128)
     weight[1, 64:] = 0
     packed = to_nf4(weight)
-    assert packed.shape == (2, 72)
-    assert bytes(packed[0, :36].tolist()).hex() == (
-        "7effb30017efeb30017efeb30028efea30028efea30028efea30028efea30028ed5f7f3f"
-    )
-    assert bytes(packed[1, 36:].tolist()).hex() == "77" * 32 + "00" * 4
-    assert not from_nf4(packed, torch.float32)[1, 64:].any()
+    found = [blake2b(one.view(torch.uint8).numpy(), digest_size=8) for one in (packed, from_nf4(packed, torch.float32))]
+    assert [one.hexdigest() for one in found] == ["a4edfe319bacf01c", "45d2e479c0e654e8"]
 
 
 @pytest.mark.parametrize("family", ["mistral", "phi3", "qwen2"])
@@ -135,6 +133,9 @@ def test_a_checkpoint_continues_on_its_own_quantized_base_alone(tmp_path: Path) 
     again.load(str(tmp_path / "saved"))
     assert again.train_step(given)["train/loss"] == metrics["train/loss"]
     assert again.logprobs(given) == first.logprobs(given)
+    check_adapters(str(tmp_path / "saved"), LORA, "nf4")
+    with pytest.raises(UserError, match=r"saved with trainer\.lora .*'quantize': 'nf4'.* and model\.quantize that"):
+        check_adapters(str(tmp_path / "saved"), LORA, "none")
     weights = {name: weight.clone() for name, weight in read_folder(folder)}
     weights["model.layers.1.mlp.up_proj.weight"][3, 5] *= -1
     write_folder(folder, iter(weights.items()))
