@@ -48,13 +48,19 @@ def pip_install(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
+_PACKAGES = {
+    "monarch": "torchmonarch", "cloudpickle": "torchmonarch", "tokenizers": "transformers", "numpy": "transformers",
+}  # fmt: skip
+"""Of modules: the package that brings them, where it has another name."""
+
+
 def extra_of(module: str) -> str:
     """The extra that brings a module's package, by the installed metadata; empty where none does."""
     import importlib.metadata
 
     from packaging.requirements import Requirement
 
-    package = {"monarch": "torchmonarch", "cloudpickle": "torchmonarch"}.get(module, module).replace("_", "-")
+    package = _PACKAGES.get(module, module).replace("_", "-")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         needed = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or ()]
         for extra in importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
