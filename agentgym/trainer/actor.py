@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from agentgym.trainer.engine import TrainingEngine
     from agentgym.trainer.own_tensors import Batch
+    from agentgym.trainer.parts import PutParts
 
 T = TypeVar("T")
 
@@ -247,15 +248,18 @@ class TrainerActor(ServiceActor):
                 raise InfraError("this trainer has no weight store to push to")
             asyncio.run(self._store.put(version, weights))
 
-        parts = self._store
-        if isinstance(parts, TakesParts) and self._engine.has_parts:
-            self._engine.publish_parts(
-                version,
-                lambda own: asyncio.run(parts.put_parts(version, own)),
-                lambda names: asyncio.run(parts.commit(version, names)),
-            )
-        else:
-            self._engine.publish(version, store)
+        self._engine.publish(version, store, self._parts(version))
+
+    def _parts(self, version: int) -> PutParts | None:
+        """Takes this rank's parts of a version to the store; None for a store of whole weights."""
+        from agentgym.trainer.parts import PutParts  # torch
+
+        if not isinstance(store := self._store, TakesParts):
+            return None
+        return PutParts(
+            put=lambda parts: asyncio.run(store.put_parts(version, parts)),
+            commit=lambda names: asyncio.run(store.commit(version, names)),
+        )
 
     def _keep_versions(self, folder: Path, versions: Sequence[int]) -> None:
         from agentgym.models.safetensors import write_tensors

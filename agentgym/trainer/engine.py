@@ -26,7 +26,7 @@ from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
 from agentgym.trainer.checkpoint import check_base, write_manifest
 from agentgym.trainer.choice import choose_engine
-from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export
+from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export, write_gathered
 from agentgym.trainer.faults import Faults
 from agentgym.trainer.forward import Forward
 from agentgym.trainer.host_memory import HostMemory
@@ -314,37 +314,21 @@ class TrainingEngine:
         """
         return full_hf_weights(self._model, self._built.adapter, dtype, self._trainer)
 
-    def publish(self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None]) -> None:
+    def publish(
+        self, version: int, write: Callable[[Iterator[tuple[str, Tensor]]], None], parts: PutParts | None = None
+    ) -> None:
         """Pass the weights to `write` as the generators want them; from now on they are the published version.
 
         With LoRA they are the adapters alone: `weights/adapters.py` makes the same merged weights of them.
+        parts: takes what each rank holds, in place of `write`, where ranks share the weights and none are adapters.
         """
         dtype = getattr(torch, self._setup.publish_dtype)
-        self._write_weights(write, self._adapters.version() if self._trainer.lora.rank else self.hf_weights(dtype))
+        if parts is not None and self._ranks.sharded and not self._trainer.lora.rank:
+            publish_parts(own_parts(self._model, self._built.adapter, dtype), self._ranks, parts)
+        else:
+            weights = self._adapters.version() if self._trainer.lora.rank else self.hf_weights(dtype)
+            write_gathered(self._ranks, write, weights)
         self.version = version
-
-    def publish_parts(self, version: int, put: PutParts, commit: Callable[[list[str]], None]) -> None:
-        """As `publish`, but each rank puts what it holds, and rank 0 commits when all have. Collective."""
-        dtype = getattr(torch, self._setup.publish_dtype)
-        publish_parts(own_parts(self._model, self._built.adapter, dtype), self._ranks, put, commit)
-        self.version = version
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether ranks share the published weights. Adapters are small, and published whole."""
-        return self._ranks.sharded and not self._trainer.lora.rank
-
-    def _write_weights(
-        self, write: Callable[[Iterator[tuple[str, Tensor]]], None], weights: Iterator[tuple[str, Tensor]]
-    ) -> None:
-        """Gather the weights on every rank; rank 0 passes them to `write`. Collective, also after an error."""
-        try:
-            if self._ranks.rank == 0:
-                write(weights)
-        finally:
-            for _ in weights:  # the other ranks wait for every tensor
-                pass
-            self._ranks.barrier()
 
     def save(self, folder: str) -> None:
         """Write weights, optimizer, schedule, step and random state. Whole or not at all."""
@@ -368,13 +352,15 @@ class TrainingEngine:
 
         With LoRA its weights are merged; the adapters alone are in its folder `adapter`, as PEFT reads them.
         """
-        self._write_weights(exporter(folder, self._model, self._built.adapter, self._setup), self.hf_weights())
+        write_gathered(self._ranks, exporter(folder, self._model, self._built.adapter, self._setup), self.hf_weights())
 
     def _copied_export(self, folder: str, memory: HostMemory) -> Export:
         """The export as it is now."""
         kept: list[tuple[str, Tensor]] = []
         export = exporter(folder, self._model, self._built.adapter, self._setup, memory.copy, named=False)
-        self._write_weights(lambda weights: kept.extend((n, memory.copy(w)) for n, w in weights), self.hf_weights())
+        write_gathered(
+            self._ranks, lambda weights: kept.extend((n, memory.copy(w)) for n, w in weights), self.hf_weights()
+        )
         if self._ranks.rank:
             return Export()
         return Export(write=partial(export, iter(kept)), finish=partial(name_export, folder))

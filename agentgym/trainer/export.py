@@ -20,7 +20,7 @@ from agentgym.models.safetensors import read_folder, write_folder, write_tensors
 from agentgym.runs.files import publish, sync_all
 from agentgym.trainer.config import LoraConfig, TrainerConfig
 from agentgym.trainer.lora import full, merged, peft_config, peft_weights
-from agentgym.trainer.parallel import expected_warnings_off
+from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.setup import TrainerSetup
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
@@ -85,6 +85,19 @@ def full_hf_weights(
             if whole is None:
                 whole = full(state[key], computed if state[key].dtype == torch.uint8 else dtype)
             yield from adapter.separated(name, whole.to(dtype))
+
+
+def write_gathered(
+    ranks: Ranks, write: Callable[[Iterator[tuple[str, Tensor]]], None], weights: Iterator[tuple[str, Tensor]]
+) -> None:
+    """Gather the weights on every rank; rank 0 passes them to `write`. Collective, also after an error."""
+    try:
+        if ranks.rank == 0:
+            write(weights)
+    finally:
+        for _ in weights:  # the other ranks wait for every tensor
+            pass
+        ranks.barrier()
 
 
 def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

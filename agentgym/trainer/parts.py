@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, product
 from math import prod
@@ -21,7 +22,6 @@ from agentgym.trainer.lora import full
 from agentgym.trainer.parallel import Ranks
 from agentgym.weights.store import Part
 
-PutParts: TypeAlias = Callable[[Iterator[Part]], list[str]]
 Shape: TypeAlias = "tuple[int, ...]"
 Block: TypeAlias = "tuple[tuple[int, int], ...]"  # the first and the end, by axis
 _SOURCE_BITS = 40  # a row's number is below its weight's
@@ -40,11 +40,19 @@ def own_parts(model: nn.Module, adapter: Any, dtype: torch.dtype) -> Iterator[Pa
                 yield from _parts(hf_name, numbers, sources, dtype)
 
 
-def publish_parts(parts: Iterator[Part], ranks: Ranks, put: PutParts, commit: Callable[[list[str]], None]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutParts:
+    """Where the parts go; put returns the names of all weights. See `weights.store.TakesParts`."""
+
+    put: Callable[[Iterator[Part]], list[str]]
+    commit: Callable[[list[str]], None]
+
+
+def publish_parts(parts: Iterator[Part], ranks: Ranks, to: PutParts) -> None:
     """Every rank puts its parts; rank 0 commits when all have. Collective, also after an error."""
     names: list[str] | None = None
     try:
-        names = put(parts)
+        names = to.put(parts)
     finally:
         deque(parts, maxlen=0)
         complete = all(ranks.gathered(names is not None))
@@ -52,7 +60,7 @@ def publish_parts(parts: Iterator[Part], ranks: Ranks, put: PutParts, commit: Ca
         if not complete:
             raise InfraError("another rank of the trainer could not store its part of the weights")
         if ranks.rank == 0:
-            commit(names or [])
+            to.commit(names or [])
     finally:
         ranks.barrier()
 

@@ -220,14 +220,16 @@ async def test_two_ranks_send_torchstore_what_they_hold_and_readers_get_the_gath
         await generators.start()
         await generators.update_weights(4)
         prompt = (5, 6, 7)
-        sampled = await generators.generate(GenerateRequest(prompt_ids=prompt, sampling=SamplingParams(max_tokens=9)))
+        sampled = await generators.generate(
+            GenerateRequest(prompt_ids=prompt, sampling=SamplingParams(max_tokens=9, seed=1))
+        )
         size = len(prompt) + len(sampled.completion_ids)
         columns = dict.fromkeys(("logprobs", "advantages", "ref_logprobs"), (0.0,) * size)
         mask, versions = (0.0, 0.0, 0.0) + (1.0,) * (size - 3), (4,) * size
         tokens = prompt + tuple(sampled.completion_ids)
         both = replace(SAMPLES[0], token_ids=tokens, loss_mask=mask, versions=versions, **columns)
         scored = await trainer.call(TrainerActor.logprobs, [both])
-        assert scored[0][3:] == pytest.approx(sampled.logprobs, abs=1e-4)
+        assert scored[0][3:] == pytest.approx(sampled.logprobs, abs=1e-3)
         read = dict(await store.get(4))
         assert read.keys() == expected.keys() and all(torch.equal(read[name], expected[name]) for name in expected)
         await generators.close()
