@@ -260,6 +260,13 @@ def test_a_wrong_command_is_found(wrong: str, place: Path) -> None:
 # links and names
 
 
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    """As the strict build of `make site` demands, which `make test` does not make."""
+    menu = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page.name for page in (ROOT / "docs").glob("*.md")]
+    assert sorted(menu) == sorted([*pages, "environments_catalogue.md"])  # which website/hooks.py makes
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
