@@ -38,8 +38,8 @@ class OpenTelemetrySink:
     """A trace for each step and each evaluation, with its episodes; an episode has its turns, tool calls and grading.
 
     exporter: any SpanExporter; None is OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says.
-    Durations are measured, places in time are not: an episode ends when its step does, and its parts follow each other.
-    The time in the generator is shared among an episode's turns by their sampled tokens.
+    Durations are measured, but for turns, which share an episode's time in the generator by their sampled tokens.
+    Places in time are not: an episode ends when its step does, and its parts follow each other.
     """
 
     def __init__(self, exporter: Any = None) -> None:
