@@ -99,7 +99,7 @@ def train(
     result = {
         "stopped": stopped,
         "failed": failed,
-        "parts": parts_are_the_weights(engine),
+        "parts": procs == 1 or parts_are_the_weights(engine),
         "followed": torch.stack(followed).tolist(),
         "fault": fault,
         "steps": [{name: step[name] for name in names} for step in steps],
