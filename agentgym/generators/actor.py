@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 class Generator(ServiceActor):
     """Requests run concurrently, and continue while new weights are loaded."""
 
-    def __init__(self, config: GeneratorConfig, model_path: str, store: WeightStore) -> None:
+    def __init__(
+        self, config: GeneratorConfig, model_path: str, store: WeightStore, folder_is_first: bool = True
+    ) -> None:
+        """folder_is_first: whether the weights in the folder are version 0, as no quantized ones are."""
+        self._loads_first = not folder_is_first
         self._config = config
         self._model_path = model_path
         self._store = store
@@ -86,14 +90,14 @@ class Generator(ServiceActor):
         """
         async with self._updating:
             engine = self._started()
-            if engine.version != version or self._asleep:
+            if engine.version != version or self._asleep or self._loads_first:
                 try:
                     weights = await self._weights(version)
                 except (KeyError, InfraError, OSError) as error:
                     raise NotLoaded(f"the weights of version {version} can't be read: {error}") from error
                 with blamed("generator_engines", self._config.engine):
                     await engine.update_weights(version, weights)
-                self._asleep = False
+                self._asleep = self._loads_first = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())
             return engine.version

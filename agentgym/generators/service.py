@@ -71,8 +71,10 @@ class GeneratorService:
         settings: ServiceSettings | None = None,
         peer_gpus: tuple[int, ...] = (),
         revive: Revive | None = None,
+        folder_is_first: bool = True,
     ) -> None:
-        """model_path: a Hugging Face folder. settings: overrides what follows from config.
+        """model_path: a Hugging Face folder; folder_is_first: whether its weights are version 0. settings: overrides
+        what follows from config.
 
         peer_gpus: those whose memory holds the store's weights, if any. revive: called where a version can't be read;
         returns once the process whose memory it is in answers and has published it again. None where it is in no
@@ -80,7 +82,7 @@ class GeneratorService:
         """
         self._config = config
         self._store = store
-        self._model_path = model_path
+        self._model_path, self._folder_is_first = model_path, folder_is_first
         self._runtime = runtime or current_runtime()
         self._settings = settings or service_settings(config)
         self._options = ActorOptions(
@@ -242,7 +244,7 @@ class GeneratorService:
 
     def _launch(self, index: int, name: str) -> ProcessGroup[Generator]:
         options = self._options.for_replica(index)
-        arguments = (self._config, self._model_path, self._store)
+        arguments = (self._config, self._model_path, self._store, self._folder_is_first)
         return Generator.launch(name, *arguments, options=options, runtime=self._runtime)
 
     async def _put_to_sleep(self, group: ProcessGroup[Generator]) -> None:

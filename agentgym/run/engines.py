@@ -91,6 +91,7 @@ async def _start(
         runtime=runtime,
         peer_gpus=recipe.trainer.gpus if recipe.weights.store.gpu_peers else (),
         revive=trainer.revive if in_gpu else None,
+        folder_is_first=recipe.model.quantize == "none",
     )
     early = bool(recipe.trainer.gpus and recipe.trainer.reference_gpus) and not recipe.loop.deterministic
     reference: ReferenceModel | BaseOfTrainer | None = BaseOfTrainer(trainer) if recipe.needs_reference else None

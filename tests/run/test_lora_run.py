@@ -47,6 +47,17 @@ def test_generators_sample_from_what_is_trained_and_the_trainer_is_its_own_refer
 
 
 @pytest.mark.hostile
+def test_generators_sample_the_first_episodes_with_the_quantized_base(lab):
+    """Version 0 is not what their folder has."""
+    settings = ("model.quantize=nf4", "trainer.lora.rank=4", "loop.steps=1", "loop.checkpoint_every=0")
+    recipe = lab.recipe(*settings, "eval.at_end=false")
+    folder, reporter = lab.new_run(recipe), lab.reporter()
+    asyncio.run(train(recipe, folder, reporter))
+    folder.close()
+    assert reporter.metrics[0]["train/mismatch_fresh_max"] < 1e-4
+
+
+@pytest.mark.hostile
 def test_a_resumed_run_merges_into_the_model_that_it_began_with_and_so_does_a_reference_that_follows(lab):
     """TorchStore hands out weights, and no files."""
     model = lab.root / "base"
