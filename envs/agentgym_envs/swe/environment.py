@@ -47,7 +47,6 @@ class Swe(Environment[Work]):
     shorthand: ClassVar[str] = "path"
     requirements: ClassVar[str] = "the sandbox docker, a file of rows, and the images that they name"
     tools: ClassVar[type] = Work
-    reward_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"verdict": (0.0, 1.0)}
 
     def __init__(
         self,
