@@ -21,8 +21,8 @@ def template_of(name: str) -> str:
     return REAL[next(template for part, template in TEMPLATES.items() if part in name)]
 
 
-def write_small(name: str, folder: Path) -> Path:
-    """Two layers of 32 with a vocabulary of about a thousand; everything else is the released model's."""
+def write_small(name: str, folder: Path, **more: int) -> Path:
+    """Two layers of 32 (more: other sizes) with a vocabulary of about a thousand; everything else is the released model's."""
     folder.mkdir()
     end = "<|eot_id|>" if "Llama" in name else "<|im_end|>"
     begin = "<|begin_of_text|>" if "Llama" in name else "<|im_start|>"
@@ -33,5 +33,5 @@ def write_small(name: str, folder: Path) -> Path:
     config = released_config(name)
     assert config is not None
     ids = {"eos_token_id": tokenizer.token_to_id(end), "vocab_size": tokenizer.get_vocab_size()}
-    (folder / "config.json").write_text(json.dumps(config | SMALL | ids))
+    (folder / "config.json").write_text(json.dumps(config | SMALL | ids | more))
     return folder

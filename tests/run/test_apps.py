@@ -42,6 +42,10 @@ CASES = {
     "math": (["model.chat_template=builtin:plain"], TEMPLATES["builtin:plain"]),
     "tool_use": ([], TINY),
     "qwen3_0.6b_two_gpus": (ON_CPU, REAL["qwen3"]),
+    "qwen3_8b_qlora": (
+        [*ON_CPU, "model.random_weights=true", "rollout.cut_turns=score", "env.name=math"],
+        REAL["qwen3"],
+    ),
 }
 QUICK = {"math", "qwen3_0.6b_two_gpus"}
 
@@ -56,9 +60,10 @@ def test_a_recipe_trains_two_steps(lab, tmp_path: Path, name: str) -> None:
     more, template = CASES[name]
     given = read_yaml(next(path for path in RECIPES if path.stem == name))
     if name.startswith("qwen3"):
-        more = [*more, f"model.path={write_small('Qwen/Qwen3-0.6B', tmp_path / 'qwen3')}"]
+        sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32} if "qlora" in name else {}
+        more = [*more, f"model.path={write_small('Qwen/Qwen3-0.6B', tmp_path / 'qwen3', **sizes)}"]
     if "code_exec" not in name:  # too hard for these policies
-        given["rewards"] = {**given["rewards"], COIN: 1.0}
+        given["rewards"] = {**given.get("rewards", {}), COIN: 1.0}
     recipe, _ = finish_recipe(apply_overrides(given, [*SMALL, lab.in_process, *more]))
     reporter = lab.reporter()
     with closing(lab.new_run(recipe)) as folder:
