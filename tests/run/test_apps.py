@@ -43,7 +43,7 @@ CASES = {
     "tool_use": ([], TINY),
     "qwen3_0.6b_two_gpus": (ON_CPU, REAL["qwen3"]),
     "qwen3_8b_qlora": (
-        [*ON_CPU, "model.random_weights=true", "rollout.cut_turns=score", "env.name=math"],
+        [*ON_CPU, "model.random_weights=true", "rollout.cut_turns=score", "env.name=math", "rollout.max_turns=1"],
         REAL["qwen3"],
     ),
 }
