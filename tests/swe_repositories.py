@@ -148,9 +148,9 @@ def images(base: str, folder: Path, made: list[str]) -> dict[str, str]:
     (at / "git").mkdir()
     shutil.copy(program, at / "git/git")
     for line in subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines():
-        found = next((word for word in line.split() if word.startswith("/")), "")
-        if found:
-            shutil.copy(found, at / "git" / ("ld.so" if "ld-linux" in found else Path(found).name))
+        library = next((word for word in line.split() if word.startswith("/")), "")
+        if library:
+            shutil.copy(library, at / "git" / ("ld.so" if "ld-linux" in library else Path(library).name))
     (at / "git.sh").write_text('#!/bin/sh\nexec /opt/git/ld.so --library-path /opt/git /opt/git/git "$@"\n')
     (at / "git.sh").chmod(0o755)
     (at / "Dockerfile").write_text(
