@@ -22,7 +22,7 @@ def template_of(name: str) -> str:
 
 
 def write_small(name: str, folder: Path, **more: int) -> Path:
-    """Two layers of 32 (more: other sizes) with a vocabulary of about a thousand; everything else is the released model's."""
+    """Two layers of 32 (more: other sizes) with a vocabulary of about a thousand; all else is the released model's."""
     folder.mkdir()
     end = "<|eot_id|>" if "Llama" in name else "<|im_end|>"
     begin = "<|begin_of_text|>" if "Llama" in name else "<|im_start|>"

@@ -168,5 +168,6 @@ def images(base: str, folder: Path, made: list[str]) -> dict[str, str]:
 
 
 def _build(folder: Path, *options: str) -> str:
-    command = ["docker", "build", "-q", "--network", "none", *options, str(folder)]
+    mine = f"agentgym.test={folder}"  # else another run of the tests would get the same image, and remove it
+    command = ["docker", "build", "-q", "--network", "none", "--label", mine, *options, str(folder)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -101,7 +101,6 @@ class Swe(Environment[Work]):
         self.max_turns = max_turns  # type: ignore[misc]
         if test_share == 1.0:
             self.splits = ("test",)
-        self.reward_ranges = {"verdict": (0.0, 1.0)}
         self.call_timeout_s = command_s + 60.0
         self.grade_timeout_s = CONTAINERS_S + 4 * tests_s
 
