@@ -40,7 +40,7 @@ def shipped_recipe(name: str, command: str = "train") -> Path | None:
 def find_recipe(given: str | Path, command: str = "train") -> Path:
     """The file of that path, or else the shipped recipe of that name. A missing file is for the reader to report.
 
-    Raises UserError for a name that is neither. command: as `shipped_recipe` takes it.
+    Raises UserError for a name that is neither, and for a folder of recipes. command: as `shipped_recipe` takes it.
     """
     path = Path(given)
     if path.is_file():
@@ -49,5 +49,9 @@ def find_recipe(given: str | Path, command: str = "train") -> Path:
         return found
     if path.suffix in (".yaml", ".yml") or path.exists():
         return path
-    ends = {one.rpartition("/")[2] for one in shipped_recipes()}
-    raise UserError(f"no config file or shipped recipe {str(given)!r}.{nearest(str(given), ends)}")
+    name = path.as_posix().removeprefix("apps/")
+    known = shipped_recipes()
+    if inside := [one for one in known if f"/{name}/" in f"/{one}"]:
+        raise UserError(f"{str(given)!r} is a folder of shipped recipes; give one of {', '.join(inside)}")
+    names = known if "/" in name else {one.rpartition("/")[2] for one in known}
+    raise UserError(f"no config file or shipped recipe {str(given)!r}.{nearest(name, names)}")

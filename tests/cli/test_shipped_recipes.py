@@ -45,6 +45,8 @@ def test_a_file_of_the_users_comes_before_a_shipped_one_and_can_extend_that(else
     ("given", "says"),
     [
         ("qwen3_17b", r"no config file or shipped recipe 'qwen3_17b'\. Did you mean 'qwen3_1\.7b'"),
+        ("dapo/mth", r"no config file or shipped recipe 'dapo/mth'\. Did you mean 'dapo/math'"),
+        ("gpus", r"'gpus' is a folder of shipped recipes; give one of presets/gpus/eight, "),
         ("nothing.yaml", r"no config file 'nothing\.yaml'"),
     ],
 )
