@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast
 from agentgym.actors.hosts import HostsConfig
 from agentgym.actors.launchers import Launcher
 from agentgym.agents import Agent
-from agentgym.components import SEAMS, ComponentKind, component, find
+from agentgym.components import SEAMS, ComponentKind, component, find, name_of
 from agentgym.config import build, describe, origin
 from agentgym.config_docs import Setting
 from agentgym.errors import UserError
@@ -17,7 +17,7 @@ from agentgym.evals.shard import Shard
 from agentgym.families.quantized import Quantize
 from agentgym.generators.config import GeneratorConfig
 from agentgym.hooks import PluginRegistry
-from agentgym.policies.outside.config import PolicyConfig
+from agentgym.policies.outside.config import PolicyConfig, served_name
 from agentgym.rl.advantages import Advantage
 from agentgym.rl.config import LoopConfig
 from agentgym.rl.losses import Loss
@@ -217,6 +217,12 @@ class Recipe:
             raise ValueError(
                 f"generator.engine.sleep takes loop.max_staleness 0, not {self.loop.max_staleness}: generators of an "
                 "asynchronous run sample while the trainer steps"
+            )
+        served = served_name(self.model.path) is not None
+        if self.rollout.compact_at and (served or name_of("agents", self.agent) != "chat"):
+            raise ValueError(
+                f"rollout.compact_at is {self.rollout.compact_at}, and only the built-in loop with a model of its own "
+                f"compacts: set it to 0 for {'a model behind a server' if served else 'an agent program'}"
             )
         if self.model.quantize != "none":
             self._check_quantized(f"model.quantize is {self.model.quantize}")

@@ -13,6 +13,7 @@ from shopping import TASK, Shopping
 
 from agentgym.hooks import PluginRegistry
 from agentgym.models.tiny import policy_path
+from agentgym.recipe import ModelConfig, Recipe
 from agentgym.rl.samples import episode_samples
 from agentgym.rollout.activity import Activity
 from agentgym.rollout.compaction import ASK, NOTE
@@ -193,3 +194,5 @@ def test_a_limit_that_leaves_no_room_for_the_summary_is_refused() -> None:
     assert RolloutConfig(max_episode_tokens=1000, max_turn_tokens=300, compact_at=700).compact_at == 700
     with pytest.raises(ValueError, match=r"compact_at is 701; give 0 for never, or at most 700"):
         RolloutConfig(max_episode_tokens=1000, max_turn_tokens=300, compact_at=701)
+    with pytest.raises(ValueError, match="compact_at is 100, and only the built-in loop"):
+        Recipe(model=ModelConfig(path="openai:m"), rollout=RolloutConfig(compact_at=100))
