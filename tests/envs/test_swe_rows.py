@@ -152,6 +152,15 @@ def test_rows_that_cannot_be_played_are_refused_by_name(tmp_path: Path, row: dic
     assert said in str(refused.value)
 
 
+def test_a_line_that_is_not_json_is_named_and_text_may_hold_other_ends_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**ROW, "problem_statement": "one\u2028two"}, ensure_ascii=False) + "\n \n{bad")
+    with pytest.raises(UserError, match=r"rows\.jsonl can't be read as rows: line 3, column 2"):
+        Swe(path=str(path))
+    with pytest.raises(UserError, match="is a folder; give a file of rows"):
+        Swe(path=str(tmp_path))
+
+
 def test_broken_rows_are_left_out_by_name(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([ROW, {**ROW, "instance_id": "b-2", "log_parser": "go"}]))

@@ -80,7 +80,7 @@ class Swe(Environment[Work]):
             raise UserError("swe: name a file of rows: --env.options.path rows.jsonl")
         rows = read_rows(path, split=rows_split)
         self._instances, self.broken = _read(
-            rows, tasks, skip_broken, image=image, command=test_cmd, log_parser=log_parser
+            path, rows, tasks, skip_broken, image=image, command=test_cmd, log_parser=log_parser
         )
         self._specs = {
             name: SandboxSpec(
@@ -242,7 +242,7 @@ def _asked(one: Instance) -> str:
 
 
 def _read(
-    rows: Sequence[Mapping[str, object]], tasks: Sequence[str], skip_broken: bool, **given: str
+    path: str, rows: Sequence[Mapping[str, object]], tasks: Sequence[str], skip_broken: bool, **given: str
 ) -> tuple[dict[str, Instance], dict[str, str]]:
     """The rows by their ids, and why others can't be played."""
     names = [str(row.get("instance_id") or f"row {number}") for number, row in enumerate(rows, 1)]
@@ -262,12 +262,12 @@ def _read(
         except UserError as error:
             broken[name] = str(error)
     if not found and not broken:
-        raise UserError("swe: there are no rows")
+        raise UserError(f"swe: {path} has no rows")
     if broken and not (skip_broken and found):
         name, fault = next(iter(broken.items()))
         raise UserError(
             f"swe: {len(broken)} of {len(found) + len(broken)} rows can't be played, the first is {name}: {fault}. "
-            "Fix them, or leave them out with --env.options.skip_broken true"
+            f"Fix them{', or leave them out with --env.options.skip_broken true' if found else ''}"
         )
     for name, fault in broken.items():
         log.warning("swe: row %s is left out: %s", name, fault)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
@@ -79,19 +79,29 @@ def read_rows(path: str, *, split: str) -> list[Row]:
     file = Path(path)
     if not file.is_file():
         if file.suffix in (".jsonl", ".json", ".parquet") or path.count("/") != 1:
-            raise UserError(f"swe: there is no file {path!r}; give rows as .jsonl, .json or .parquet")
+            found = "is a folder" if file.is_dir() else "does not exist"
+            raise UserError(f"swe: {path!r} {found}; give a file of rows, as .jsonl, .json or .parquet")
         return list(data_sets.load(path, split=split, who="swe"))
     if file.suffix == ".parquet":
         data_sets.package("swe").disable_progress_bars()
         return list(data_sets.load("parquet", files=[path], split="train", who="swe"))
     try:
-        text = file.read_text()
-        rows = json.loads(text) if file.suffix == ".json" else [json.loads(one) for one in text.splitlines() if one]
+        text = file.read_text(encoding="utf-8")
+        rows = json.loads(text) if file.suffix == ".json" else list(_by_line(text))
     except (OSError, ValueError) as error:
         raise UserError(f"swe: {path} can't be read as rows: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"swe: {path} has no list of rows; a row is an object by column")
+        raise UserError(f"swe: {path} is not a list of rows; a row is an object with a value for each column")
     return rows
+
+
+def _by_line(text: str) -> Iterator[object]:
+    """Values of JSON lines. Text in them may hold other ends of lines, as U+2028."""
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            yield from [json.loads(line)] if line.strip() else ()
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
 
 
 def read_instance(row: Row, *, image: str = "", command: str = "", log_parser: str = "") -> Instance:
@@ -109,7 +119,7 @@ def read_instance(row: Row, *, image: str = "", command: str = "", log_parser: s
     repo, name = _text(row, "repo", "repo_name"), _text(row, "instance_id")
     problem = _text(row, "problem_statement", "prompt")
     if not name or not problem:
-        raise UserError(f"it has {sorted(row)}; a row has instance_id and problem_statement")
+        raise UserError(f"a row has instance_id and problem_statement, as text; this one has {', '.join(sorted(row))}")
     patch, smith = _text(row, "patch", "gold_patch"), repo.startswith("swesmith/")
     must_pass, must_stay = _list(row, "FAIL_TO_PASS", "fail_to_pass"), _list(row, "PASS_TO_PASS", "pass_to_pass")
     if not must_pass:
