@@ -31,3 +31,6 @@ def test_an_export_is_refused_beside_what_shows_one_episode(cli) -> None:
     assert (end.code, "leave out --show" in end.err) == (2, True)
     end = cli("runs", "episodes", "runs/one", "--output", "atif")
     assert (end.code, "--output goes with --export atif" in end.err) == (2, True)
+    Path("taken").touch()
+    end = cli("runs", "episodes", "runs/one", "--export", "atif", "--output", "taken")
+    assert (end.code, "'taken' can't be made a folder" in end.err) == (2, True)

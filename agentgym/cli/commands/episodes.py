@@ -122,12 +122,16 @@ def _saved(
 def _export(episodes: Iterable[SavedEpisode], opened: Run, output: str | None, shell: Shell) -> None:
     played = {"agent": opened.field("agent.name", "agentgym"), "model": str(opened.field("model.path", "unknown"))}
     target, count = None if output is None else Path(output), 0
+    if target is not None:
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--output {output!r} can't be made a folder: {error.strerror}; give another") from error
     for saved in episodes:
         trajectory = to_atif(saved, **played, version=agentgym.__version__)
         if target is None:
             shell.say(json.dumps(trajectory))
             continue
-        target.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.+=-]", "-", f"step-{saved.step:06d}-{saved.episode.episode_id}.json")
         (target / name).write_text(json.dumps(trajectory), encoding="utf-8")
         count += 1
