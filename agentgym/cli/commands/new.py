@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     shell.say("\n  ".join(["\nnext:", *commands]))
     if not source:
         shell.say(
-            f"\nThe package depends on {DISTRIBUTION}, which is agentgym's name for pip. While no index has it, the CI "
-            "needs\nAGENTGYM in .github/workflows/check.yml set to a URL. --source URL writes both."
+            f"\nThe package depends on {DISTRIBUTION}, agentgym's name for pip. Until PyPI has it, set AGENTGYM in\n"
+            ".github/workflows/check.yml to a URL, from which CI installs it. --source URL sets both."
         )
     return 0
