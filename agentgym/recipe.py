@@ -130,8 +130,8 @@ class LoggingConfig:
     evals_dir: str = "evals"
     """The folder in which the folders of evaluations are made."""
     sinks: tuple[str, ...] = ("tensorboard",)
-    """Plugins that get the metrics besides the run's own files: tensorboard, wandb, mlflow, trackio or your own,
-    also by import path."""
+    """Plugins that get the metrics besides the run's own files: tensorboard, wandb, mlflow, trackio, prometheus,
+    opentelemetry or your own, also by import path."""
     episodes_every: int = 10
     """Steps between the tables of a group's episodes in sinks that show them; 0 shows none."""
     sink_errors: Literal["leave_out", "end"] = "leave_out"

@@ -117,7 +117,7 @@ class OpenTelemetrySink:
             result = self._exporter.export(spans[begin : begin + BATCH])
             if result.name != "SUCCESS" and not self._warned:
                 self._warned = True
-                log.warning("the exporter of the sink 'opentelemetry' failed; spans of step %d are lost", step)
+                log.warning("the sink 'opentelemetry' can't export step %d; check OTEL_EXPORTER_OTLP_ENDPOINT", step)
 
     def _write_episode(self, parent: Any, end_s: float, group: Group, episode: Episode) -> None:
         about: dict[str, Value] = {
