@@ -139,6 +139,7 @@ def test_nothing_is_overwritten(cli, tmp_path: Path) -> None:
         (["json"], "a module of Python"),
         (["tests"], "such as my_tests"),
         (["math"], "such as my_math"),
+        (["gymwright"], "such as my_gymwright"),
         (["task"], "would call two things 'Task'; give another name, such as my_task"),
         (["house", "--template", "tools"], "two things 'House'"),
         (["score", "--template", "reward"], "two things 'score'"),
