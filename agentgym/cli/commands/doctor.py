@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, shell: Shell) -> int:
     if missing:
         shell.say(f"\nagentgym train can't run here: {', '.join(check.name for check in missing)} missing.")
         if {check.name for check in missing} & {package.distribution for package in look.PACKAGES}:
-            shell.say(f"All packages at once: {pip_install('train')}")
+            shell.say(f"All Python packages for training: {pip_install('train')}")
         return 1
     shell.say("\nagentgym train has all it needs.")
     return 0
