@@ -69,6 +69,7 @@ async def measure_rates(
             model_path=str(model_path),
             runtime=runtime,
             peer_gpus=alone.trainer.gpus if alone.weights.store.gpu_peers else (),
+            folder_is_first=False,  # else the first update loads nothing, and the timed one quantizes a reader's base
         )
         stack.push_async_callback(generator.close)
         client = TrainerClient(_setup(settled, scratch), store=store, runtime=runtime)

@@ -188,6 +188,12 @@ class Base:
         self._check(base, note, device)
         return MergedWeights(base, note, found, device)
 
+    def rounded(self, scheme: Quantize, base_dtype: str, dtype: str) -> MergedWeights:
+        """The model as adapters that are still zero leave it, on the CPU. The types: as the note has them."""
+        cpu = torch.device("cpu")
+        note = AdapterNote(scale=0.0, base_dtype=base_dtype, dtype=dtype, base="", quantize=scheme)
+        return MergedWeights(self._weights | self._packed(scheme, cpu), note, {}, cpu)
+
     def _packed(self, scheme: Quantize, device: torch.device) -> dict[str, Tensor]:
         """The quantized matrices, made once, on the device, and kept in the host's memory."""
         if not self._quantized:

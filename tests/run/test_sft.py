@@ -27,6 +27,7 @@ from agentgym.runs.curve import HELD_OUT
 from agentgym.runs.evaluations import with_held_out
 from agentgym.runs.folder import RunFolder
 from agentgym.trainer.checkpoint import check
+from agentgym.trainer.config import LoraConfig
 
 pytestmark = pytest.mark.slow
 ENV = f"{Path(__file__).parents[1] / 'data' / 'repeat_number.py'}:RepeatNumber"
@@ -121,6 +122,28 @@ async def test_a_run_that_is_asked_to_leave_saves_after_its_step(make_lab, tmp_p
         result = await train(recipe(data=[talks]), folder, make_lab.reporter(), notice=notice)
         assert (result.steps, result.stopped) == (1, "preempted; saved after step 1")
         assert folder.checkpoint_steps() == [0, 1] and RunState.from_mapping(folder.load_state()).position.step == 1
+
+
+@pytest.mark.hostile
+def test_the_evaluation_before_training_has_the_quantized_base(make_lab, tmp_path, talks):
+    """A step with a rate of 0 changes nothing, so both evaluations sample with the same weights."""
+    settings = recipe(data=[talks], env=ENV, steps=1)
+    settings = replace(
+        settings,
+        model=replace(settings.model, quantize="nf4"),
+        trainer=replace(settings.trainer, lora=LoraConfig(rank=4)),
+        optimizer=replace(settings.optimizer, lr=0.0),
+    )
+    folder = new_run(tmp_path, settings)
+    asyncio.run(train(settings, folder, make_lab.reporter()))
+    folder.close()
+    first, last = (
+        [one.episode.turns[0].logprobs for one in folder.read_episodes(step, evaluation=True)] for step in (0, 1)
+    )
+    assert len(first) == 4
+    for before, after in zip(first, last, strict=True):
+        assert before == pytest.approx(after, abs=1e-5)
+    assert not (folder.path / "rounded").exists()
 
 
 @pytest.mark.hostile
