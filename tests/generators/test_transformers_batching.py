@@ -12,6 +12,8 @@ from tiny_model import write_model
 
 from agentgym.families.registry import families
 from agentgym.generators.transformers.alone import Alone
+from agentgym.generators.transformers.batching import why_not_together
+from agentgym.generators.transformers.cache_rows import CacheRows
 from agentgym.generators.transformers.scheduler import PlainScheduler
 from agentgym.generators.transformers.together import Together
 from agentgym.models.routers import routers_of
@@ -125,3 +127,11 @@ def test_a_model_that_a_batch_computes_wrong_is_computed_alone(
     requests = [ask(prompt, seed, most=4) for seed, prompt in enumerate(PROMPTS)]
     for request, completion in zip(requests, play(scheduler, requests), strict=True):
         check([model], request, completion)
+
+
+@torch.inference_mode()
+def test_frequencies_of_one_kind_of_layers_that_follow_the_longest_row_are_found(tmp_path: Path) -> None:
+    model = load(Path(write_model(tmp_path, family="gemma3_text")))
+    assert not why_not_together(model, CacheRows(model.config))
+    model.config.rope_parameters["full_attention"]["rope_type"] = "dynamic"
+    assert "(dynamic)" in why_not_together(model, CacheRows(model.config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -47,8 +48,9 @@ def why_not_together(model: nn.Module, rows: CacheRows) -> str:
     config: Any = model.config
     text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}
-    if (kind := rope.get("rope_type")) in _OF_THE_LONGEST:
-        return f"its rotary frequencies ({kind}) depend on the longest sequence of a batch"
+    for one in (rope, *rope.values()):  # of all layers, or of each kind of them
+        if isinstance(one, Mapping) and (kind := one.get("rope_type")) in _OF_THE_LONGEST:
+            return f"its rotary frequencies ({kind}) depend on the longest sequence of a batch"
     together, alone = Together(model, rows, None, max_padded_tokens=1024, keep=2), Alone(model, None)
     sequences, worst = [_probe(size, text.vocab_size) for size in LENGTHS], 0.0
     limit = LIMITS.get(next(model.parameters()).dtype, 0.5)
