@@ -19,7 +19,7 @@ VERIFIERS := .venv-verifiers
 LAUNCHERS := .venv-launchers
 SITE := .venv-site
 
-LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . \
+LINT = $(VENV)/bin/ruff check --no-cache --quiet . && $(VENV)/bin/ruff format --no-cache --check --quiet . \
   && $(VENV)/bin/mypy --no-error-summary \
   && $(VENV)/bin/python tests/typed_packages.py \
   && { $(VENV)/bin/lint-imports --no-logo > $(VENV)/import-rules.log 2>&1 || { cat $(VENV)/import-rules.log; false; }; } \

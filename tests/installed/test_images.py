@@ -17,7 +17,7 @@ from agentgym.cli.commands.launch import TORCH, VLLM
 from agentgym.errors import DISTRIBUTION
 from agentgym.yaml import read_yaml
 
-IMAGES = sorted((ROOT / "images").glob("*.Dockerfile"))
+IMAGES = sorted((ROOT / "dockerfiles").glob("*.Dockerfile"))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 HADOLINT = Path(sys.executable).parent / "hadolint"
 

@@ -1,4 +1,4 @@
-# docker build -f images/cuda.Dockerfile -t agentgym:cuda . && docker run --gpus all --shm-size 16g agentgym:cuda doctor
+# docker build -f dockerfiles/cuda.Dockerfile -t agentgym:cuda . && docker run --gpus all --shm-size 16g agentgym:cuda doctor
 # torch and vLLM as tested; their wheels bring CUDA's libraries, and the base a compiler for kernels that are made here.
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/agentgym/bin:$PATH
