@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from played_tasks import DONE
 
 from agentgym.testing import play
 from agentgym.types import Episode, Message, Outcome
@@ -17,7 +18,6 @@ from agentgym_sandboxes.docker.image_store import ImageStore
 from apps.shell_tasks import write_tasks
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.hostile]
-DONE: Message = {"role": "assistant", "content": "It is done."}
 
 
 async def test_tasks_of_three_dockerfiles_are_played_and_one_that_does_not_build_is_named(

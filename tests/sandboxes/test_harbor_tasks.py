@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from harbor_cheats import CHEATS, preload
 from harbor_tasks import TASKS, remove, task_images, write_tasks
+from played_tasks import DONE, played, running
 
 from agentgym.testing import play
-from agentgym.types import Episode, Message, Outcome
+from agentgym.types import Outcome
 from agentgym_envs.harbor.environment import Harbor
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.image import reference_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-DONE: Message = {"role": "assistant", "content": "It is done."}
 REAL = (
     "a link to what is expected",
     "a path file",
@@ -64,24 +62,6 @@ async def sandbox(engine: str, made: list[str]) -> AsyncIterator[DockerBackend]:
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-def running(command: str) -> list[Message]:
-    function = {"name": "bash", "arguments": {"command": command}}
-    return [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}, DONE]
-
-
-async def played(environment: Harbor, sandbox: DockerBackend, says: Sequence[tuple[str, Any]]) -> list[Episode]:
-    tasks = {task.task_id: task for task in environment.tasks("test")}
-    slots = asyncio.Semaphore(3)
-
-    async def one(name: str, script: Any) -> Episode:
-        async with slots:
-            return await play(environment, tasks[name], script or environment.solve(tasks[name]), sandbox=sandbox)
-
-    async with asyncio.TaskGroup() as playing:
-        tasks_ = [playing.create_task(one(name, script)) for name, script in says]
-    return [task.result() for task in tasks_]
 
 
 async def test_a_task_is_solved_and_what_a_loop_left_behind_writes_does_not_count(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from harbor_tasks import remove
+from played_tasks import DONE, played, running
 from swe_repositories import images, repositories
 
-from agentgym.testing import play
-from agentgym.types import Episode, Message
 from agentgym_envs.swe.environment import Swe
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.image import reference_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.hostile]
-DONE: Message = {"role": "assistant", "content": "It is done."}
 FIX = "sed -i 's/a - b/a + b/' sums.py"
 PASSES = """\
 import pytest
@@ -86,24 +83,6 @@ def environment(tmp_path: Path, *rows: dict[str, Any]) -> Swe:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return Swe(path=str(path), memory_mib=512)
-
-
-def running(*commands: str) -> list[Message]:
-    calls = [{"type": "function", "function": {"name": "bash", "arguments": {"command": one}}} for one in commands]
-    return [*({"role": "assistant", "content": "", "tool_calls": [call]} for call in calls), DONE]
-
-
-async def played(env: Swe, sandbox: DockerBackend, says: Sequence[tuple[str, Any]]) -> list[Episode]:
-    tasks = {task.task_id: task for task in env.tasks("test")}
-    slots = asyncio.Semaphore(2)
-
-    async def one(name: str, script: Any) -> Episode:
-        async with slots:
-            return await play(env, tasks[name], script or env.solve(tasks[name]), sandbox=sandbox)
-
-    async with asyncio.TaskGroup() as playing:
-        found = [playing.create_task(one(name, script)) for name, script in says]
-    return [task.result() for task in found]
 
 
 async def test_a_rows_own_patch_resolves_it_and_nothing_does_not(
