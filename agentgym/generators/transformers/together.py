@@ -168,7 +168,7 @@ class Together:
             for same, routes_NW in zip(alike, routes_BNW, strict=True):
                 for one in same:
                     one.routes = one.routes or bytearray(same[0].routes)
-                    one.add_routes(routes_NW[-len(one.tokens) :])
+                    one.add_routes(routes_NW)
         for one in (one for same in alike for one in same):
             one.cache, one.computed = None, len(one.tokens)
         logits: Tensor = output.logits[:, -1].float()
