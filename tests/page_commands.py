@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -208,7 +209,7 @@ def make_run(path: Path) -> None:
     tuned = to_mapping(build_recipe({"sft": {"data": ["talks.jsonl"]}}))
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
-        for step in (1, 12, 19, 20, *{"gsm8k": [208], "warm": [14]}.get(path.name, [])):
+        for step in (1, 12, 19, 20, *{"gsm8k": [208], "warm": [14, 45]}.get(path.name, [])):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])
@@ -231,7 +232,7 @@ def _python(words: Sequence[str], folder: Path) -> str:
         (folder / target[target.index("--out") + 1] / "policy").mkdir(parents=True, exist_ok=True)
     script = folder / target[0]
     if kind == "file" and script.is_file() and "argparse" not in script.read_text() and not target[1:]:
-        return ""
+        return _finished([sys.executable, target[0]], folder)
     found = parsed(words, folder)
     if found["code"]:
         raise CommandFailed(found["errors"] or found["printed"])
