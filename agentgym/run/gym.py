@@ -310,7 +310,7 @@ def refuse_long_prompts(
     tools = None if environment.tools is None else Toolbox.of(environment.tools).schemas
     limit = min(recipe.rollout.max_episode_tokens, positions or sys.maxsize)
     room = limit - TEMPLATE_TOKENS - len(str(tools or "").encode())
-    folder = None if longest < room else local_folder(recipe.model.path)
+    folder = local_folder(recipe.model.path) if here and longest >= room else None  # a server counts its own tokens
     if folder is not None:
         renderer = open_renderer(recipe.model, folder, registry)
         for tasks in filter(None, splits):

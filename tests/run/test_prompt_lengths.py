@@ -58,3 +58,5 @@ def test_a_dry_run_measures_prompts_too_where_the_tokenizer_is_here(lab, tmp_pat
     with pytest.raises(UserError, match=r"give --generator.max_model_len 1024 --rollout.max_episode_tokens 1024"):
         refuse_long_prompts(lab.recipe(given, "eval.tasks=20", *lengths, "generator.max_model_len=4000"), registry)
     refuse_long_prompts(lab.recipe(given, "eval.tasks=20", "model.path=nobody/out-of-reach"), registry)
+    served = lab.recipe(given, "eval.tasks=20", "model.path=openai:tester", *lengths, "rollout.max_turn_tokens=128")
+    refuse_long_prompts(served, registry, here=False)  # without a tokenizer here
