@@ -209,7 +209,7 @@ def make_run(path: Path) -> None:
     tuned = to_mapping(build_recipe({"sft": {"data": ["talks.jsonl"]}}))
     with RunFolder.create(path.parent, path.name) as run:
         run.save_config(tuned if path.name == "warm" else to_mapping(Recipe()))
-        for step in (1, 12, 19, 20, *{"gsm8k": [208], "warm": [14, 45]}.get(path.name, [])):
+        for step in (1, 12, 19, 20, *{"gsm8k": [208], "warm": [14, 40]}.get(path.name, [])):
             run.append_metrics(step, dict.fromkeys(names, 0.5))
             run.save_groups(step, [group])
             run.save_evaluation(step, [episodes])

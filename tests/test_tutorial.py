@@ -21,7 +21,7 @@ SHORTER = {
     "agentgym eval builtin:tiny --env house_style ": "--eval.tasks 32",
     "agentgym train --env house_style ": "--loop.steps 18 --eval.tasks 48 --generator.replicas 1",
     "agentgym sft --env goods.py": "--generator.replicas 1",
-    "agentgym train --env goods.py": "--loop.steps 2 --eval.tasks 8 --eval.samples_per_task 1 --generator.replicas 1",
+    "agentgym train --env goods.py": "--loop.steps 2 --eval.tasks 16 --eval.samples_per_task 1 --generator.replicas 1",
 }
 """What is added to the words of the page: its own lengths need minutes on a busy machine, and find no other fault."""
 SERVER = "http://127.0.0.1:8720"  # of the page; the port that the test gets is another
