@@ -52,11 +52,11 @@ def publish_parts(parts: Iterator[Part], ranks: Ranks, to: PutParts) -> None:
     """Every rank puts its parts; rank 0 commits when all have. Collective, also after an error."""
     names: list[str] | None = None
     try:
-        names = to.put(parts)
-    finally:
-        deque(parts, maxlen=0)
-        complete = all(ranks.gathered(names is not None))
-    try:
+        try:
+            names = to.put(parts)
+        finally:
+            deque(parts, maxlen=0)
+            complete = all(ranks.gathered(names is not None))
         if not complete:
             raise InfraError("another rank of the trainer could not store its part of the weights")
         if ranks.rank == 0:

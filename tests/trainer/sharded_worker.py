@@ -7,6 +7,7 @@ ranks meet. RANK, WORLD_SIZE and MASTER_ADDR as torchrun sets them.
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -25,8 +26,9 @@ from agentgym.trainer import saving
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.mismatch_config import EngineLimits, MismatchConfig
-from agentgym.trainer.parts import own_parts
+from agentgym.trainer.parts import PutParts, own_parts
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.weights.store import Part
 from tests.trainer.gated_writer import Gate
 
 KEPT = ("loss", "grad_norm", "entropy", "clip_share", "kl_ref", "mismatch_max")
@@ -72,6 +74,7 @@ def train(
     engine.train_step(samples)
     engine.saver.finish()
     failed = failed_save(engine, folder) if procs > 1 else ""
+    unpublished = failed_publication(engine) if procs > 1 else ""
     engine.load(f"{folder}/checkpoint")
     double = {name: 2 * weight for name, weight in engine.hf_weights()}
     engine.follow(double.items(), 0.5)
@@ -99,6 +102,7 @@ def train(
     result = {
         "stopped": stopped,
         "failed": failed,
+        "unpublished": unpublished,
         "parts": procs == 1 or parts_are_the_weights(engine),
         "followed": torch.stack(followed).tolist(),
         "fault": fault,
@@ -139,6 +143,22 @@ def failed_save(engine: TrainingEngine, folder: str) -> str:
     finally:
         saving.FileSystemWriter = writer
     return ""
+
+
+def failed_publication(engine: TrainingEngine) -> str:
+    """What a rank raises where the second could not store its parts."""
+
+    def put(parts: Iterator[Part]) -> list[str]:
+        if os.environ["RANK"] == "1":
+            raise OSError("the store is gone")
+        return [part.name for part in parts]
+
+    committed: list[list[str]] = []
+    try:
+        engine.publish(7, lambda weights: None, PutParts(put=put, commit=committed.append))
+    except (InfraError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return f"nothing, and {len(committed)} versions were committed"
 
 
 def main(trainers: str) -> None:

@@ -120,6 +120,10 @@ def test_one_process_equals_fsdp_tensor_and_context_parallel(
         assert "failed" not in {path.name for path in (folder / name).iterdir()}
         assert "No space left on device" in ranks[1]["failed"] and ranks[1]["failed"].startswith("OSError")
         assert "rank 1 could not write its part" in ranks[0]["failed"] and "No space left" in ranks[0]["failed"]
+        assert (
+            ranks[0]["unpublished"] == "InfraError: another rank of the trainer could not store its part of the weights"
+        )
+        assert ranks[1]["unpublished"] == "OSError: the store is gone"
         heir = make_engine(path=model_path)
         heir.load(str(folder / name / "checkpoint"))
         reader = make_engine(path=str(folder / name / "exported"))
