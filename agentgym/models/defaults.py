@@ -28,8 +28,10 @@ LENGTH_STEP = 64  # rows are shared by the ranks of tensor parallelism
 LearningRates: TypeAlias = Sequence[tuple[int, float]]
 OF_SERVERS = {TURN_LENGTH: 4096, "rollout.max_episode_tokens": 32768, "rollout.episode_time_s": 3600.0}
 """For a policy behind a server: thoughts count, and nothing of it has to fit into a machine here."""
-LEARNING_RATES: LearningRates = ((10**9, 1e-6), (10**8, 5e-6), (10**7, 5e-5), (0, 5e-4))
-"""Least number of parameters, and where to start with full fine-tuning by AdamW."""
+LEARNING_RATES: LearningRates = ((10**9, 1e-6), (3 * 10**8, 5e-6), (10**8, 3e-5), (10**7, 5e-5), (0, 5e-4))
+"""Least number of parameters, and where to start with full fine-tuning by AdamW. From 100 million: as SmolLM2 learns in
+docs/results.md.
+"""
 SFT_LEARNING_RATES: LearningRates = ((10**9, 1e-5), (10**8, 1e-4), (10**7, 3e-4), (0, 1e-3))
 """The same for supervised fine-tuning."""
 

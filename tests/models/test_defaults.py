@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from finishing import finished
 from tiny_gguf import write_gguf
 
 from agentgym.models.defaults import KEYS, LENGTHS, ROWS, TURN_LENGTH, model_defaults
@@ -14,6 +15,7 @@ from agentgym.models.tiny import policy_path
 
 GPU = {"trainer.device": "cuda", "generator.device": "cuda"}
 CPU = {"trainer.device": "cpu", "generator.device": "cpu"}
+SMOLLM2 = Path(__file__).parents[2] / "apps" / "grpo" / "smollm2_135m.yaml"
 
 
 def model(folder: Path, **changes: object) -> str:
@@ -87,8 +89,8 @@ def test_so_many_tokens_are_computed_at_a_time_on_a_gpu_and_half_of_them_by_larg
 
 
 @pytest.mark.parametrize(
-    ("layers", "rate"), [(3, 5e-4), (100, 5e-5), (1000, 5e-6), (10_000, 1e-6)]
-)  # 0.5, 14.8, 147 and 1,475 million parameters
+    ("layers", "rate"), [(3, 5e-4), (100, 5e-5), (1000, 3e-5), (3000, 5e-6), (10_000, 1e-6)]
+)  # 0.5, 14.8, 147, 442 and 1,475 million parameters
 def test_the_learning_rate_falls_with_the_size(tmp_path: Path, layers: int, rate: float) -> None:
     found = model_defaults(model(tmp_path, num_hidden_layers=layers), CPU)["optimizer.lr"]
     assert found.value == rate and "parameters" in found.source
@@ -144,6 +146,15 @@ def test_adapters_learn_ten_times_as_fast(tmp_path: Path, path: str) -> None:
     )
     assert full == off and lora.value == pytest.approx(10 * float(str(full.value)))
     assert "10 times" in lora.source
+
+
+@pytest.mark.parametrize(("rank", "rate"), [(0, 3e-5), (32, 3e-4)])
+def test_a_recipe_trains_smollm2_at_the_rate_of_the_results_and_its_adapters_ten_times_as_fast(
+    rank: int, rate: float, tmp_path: Path
+) -> None:
+    path = model(tmp_path, num_hidden_layers=920)  # as many parameters as SmolLM2: 135 million
+    recipe = finished([SMOLLM2], [f"model.path={path}", f"trainer.lora.rank={rank}"])
+    assert recipe.optimizer.lr == pytest.approx(rate)
 
 
 def test_an_architecture_that_transformers_reads_has_lengths_and_a_learning_rate(tmp_path: Path) -> None:
