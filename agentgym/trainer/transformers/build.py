@@ -56,7 +56,7 @@ def build_by_transformers(
     with expected_warnings_off():
         fill_buffers(decoder)
         draw_adapters(decoder, trainer.seed)
-    decoder.train()
+    decoder.eval()  # gradients come all the same; dropout, which some configs have, would be another policy
     return decoder, names, routers
 
 
