@@ -31,4 +31,7 @@ FAMILIES = (
     Family(
         model_types=("glm4",), adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj")
     ),
+    Family(model_types=("cohere2",), tiny={"sliding_window": 6, "num_hidden_layers": 4, "logit_scale": 0.25}),
+    Family(model_types=("exaone4",), tiny={"sliding_window": 6, "sliding_window_pattern": 2}),
+    Family(model_types=("hunyuan_v1_dense",)),
 )
