@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentgym.families.family import Family
 
+_NO_GATE = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
 _WINDOWS = {"sliding_window": 6, "num_hidden_layers": 6}
 FAMILIES = (
     Family(model_types=("mistral",), tiny={"sliding_window": 6}),
@@ -34,4 +35,6 @@ FAMILIES = (
     Family(model_types=("cohere2",), tiny={"sliding_window": 6, "num_hidden_layers": 4, "logit_scale": 0.25}),
     Family(model_types=("exaone4",), tiny={"sliding_window": 6, "sliding_window_pattern": 2}),
     Family(model_types=("hunyuan_v1_dense",)),
+    Family(model_types=("apertus",), adapter_targets=_NO_GATE),
+    Family(model_types=("nemotron",), adapter_targets=_NO_GATE),
 )
