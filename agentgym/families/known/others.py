@@ -37,4 +37,5 @@ FAMILIES = (
     Family(model_types=("hunyuan_v1_dense",)),
     Family(model_types=("apertus",), adapter_targets=_NO_GATE),
     Family(model_types=("nemotron",), adapter_targets=_NO_GATE),
+    Family(model_types=("seed_oss",)),
 )
