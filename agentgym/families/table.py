@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from agentgym.families.family import Family
+from agentgym.families.family import DENSE_TARGETS, Family
 from agentgym.families.registry import families
 
 OPENING, CLOSING = "<!-- families -->", "<!-- /families -->"
@@ -35,7 +35,7 @@ def _row(family: Family) -> tuple[str, ...]:
         ", ".join(f"`{name}`" for name in family.model_types),
         "titan, transformers" if dense else "transformers",
         "a sample a row" if family.packs == "row" else masks,
-        ", ".join(f"`{name}`" for name in family.adapter_targets),
+        "all" if family.adapter_targets == DENSE_TARGETS else ", ".join(f"`{name}`" for name in family.adapter_targets),
         "" if family.router else "nf4",
         "router trained, frozen or replayed" if family.router else "",
         "native, transformers, vLLM" if dense else "transformers, vLLM",
