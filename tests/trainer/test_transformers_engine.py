@@ -175,3 +175,11 @@ def test_a_family_without_a_record_is_trained_if_a_fresh_forward_pass_agrees(tmp
     with pytest.raises(UserError, match=r"finds no model\.norm\.weight in the weights that the trainer exports"):
         weights = ((name, one) for name, one in trainer.hf_weights() if name != "model.norm.weight")
         prove_unknown(*of_run, trainer.logprobs, weights)
+
+
+def test_a_family_whose_head_the_trainer_lacks_is_refused_as_the_engine_starts(tmp_path: Path) -> None:
+    """This one multiplies its logits by the field by which granite, whose head is known, divides them."""
+    config = {**TINY, "model_type": "hyperclovax", "logits_scaling": 4.0}
+    AutoModelForCausalLM.from_config(transformers_config(config, "config.json")).save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match=r"'hyperclovax' is a family without a record.* differ by .* nats"):
+        engine(tmp_path / "model", tmp_path)
