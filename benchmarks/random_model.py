@@ -3,10 +3,11 @@
     python benchmarks/random_model.py 0.6B OUT
     python benchmarks/random_model.py Llama-3.2-1B OUT --weights
     python benchmarks/random_model.py 8B OUT --weights --device cuda
+    python benchmarks/random_model.py 30B-A3B OUT --set num_experts=24
     agentgym train --recipe apps/grpo/qwen3_0.6b_two_gpus.yaml --model.path OUT --model.random_weights true
 
-OUT gets config.json and the tiny policy's tokenizer. --weights draws random weights too, once (3.4 GB for 1.7B);
-without them each run draws its own and writes them to a temporary folder.
+OUT gets config.json and the tiny policy's tokenizer. --set changes fields of config.json. --weights draws random
+weights too, once (3.4 GB for 1.7B); without them each run draws its own and writes them to a temporary folder.
 
 A recipe takes an engine of this file by `generator.engine.name: random_model:TailedVllm`, with this folder on
 PYTHONPATH. `Tailed...`: the length of a completion follows from its seed, log-normal, with a median of 13% of what was
@@ -34,24 +35,31 @@ from typing import Any
 from agentgym import Environment, EpisodeContext, Reply, Task, reward
 from agentgym.generators.config import GeneratorConfig
 from agentgym.generators.select import NativeEngineConfig, VllmEngineConfig
-from agentgym.models.released import QWEN3, RELEASED, released_config
+from agentgym.models.released import QWEN3, RELEASED, qwen3_config, released_config
 from agentgym.models.resolve import write_random_policy
 from agentgym.models.tiny import policy_path
 from agentgym.types import Completion, Episode, GenerateRequest, Split
 
 TINY = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2}  # fmt: skip
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_window_layers": 2,
+        "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}  # fmt: skip
+MIXTURE = {**qwen3_config("4B"), "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+           "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "num_key_value_heads": 4,
+           "tie_word_embeddings": False, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+           "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
 MEDIAN, SIGMA = 0.13, 1.0  # of a tailed length, as a share of what was asked for
 NAMES = {name.rpartition("/")[2].removesuffix("-Instruct"): name for name in RELEASED}
-NAMES |= {size: f"Qwen/Qwen3-{size}" for size in QWEN3}
+NAMES |= {size: f"Qwen/Qwen3-{size}" for size in (*QWEN3, "30B-A3B")}
 
 
-def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = False, device: str = "cpu") -> None:
-    """name: of a released model, as in `model.path`. tiny: a shape of two layers instead, for a CPU.
+def write_folder(
+    name: str, out: Path, *, tiny: bool = False, weights: bool = False, device: str = "cpu", **changes: object
+) -> None:
+    """name: of a released model, as in `model.path`. tiny: a shape of two layers instead, for a CPU. changes: fields.
 
     weights: draw random ones, unless the folder has those of this shape. device: which draws them, of torch.
     """
-    known = released_config(name)
+    known = MIXTURE if name == NAMES["30B-A3B"] else released_config(name)
     assert known is not None, f"{name} is not in agentgym/models/released.py"
     source = policy_path()
     out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +68,7 @@ def write_folder(name: str, out: Path, *, tiny: bool = False, weights: bool = Fa
             shutil.copy(file, out / file.name)
     eos = json.loads((source / "config.json").read_text())["eos_token_id"]
     shape = {key: value for key, value in (TINY if tiny else {}).items() if key in known}
-    text = json.dumps({**known, **shape, "eos_token_id": eos}, indent=1)
+    text = json.dumps({**known, **shape, **changes, "eos_token_id": eos}, indent=1)
     config = out / "config.json"
     if has_weights(out) and config.read_text() != text:
         for file in out.glob("*.safetensors*"):
@@ -175,8 +183,10 @@ def main() -> None:
     parser.add_argument("--weights", action="store_true", help="random ones too")
     parser.add_argument("--device", default="cpu", help="what draws them; a GPU is quicker (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="two narrow layers of the kind, for a CPU")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=JSON", help="fields of config.json")
     given = parser.parse_args()
-    write_folder(NAMES[given.model], given.out, tiny=given.tiny, weights=given.weights, device=given.device)
+    changes = {key: json.loads(value) for key, _, value in (pair.partition("=") for pair in given.set)}
+    write_folder(NAMES[given.model], given.out, tiny=given.tiny, weights=given.weights, device=given.device, **changes)
     print(f"wrote {given.out}: {NAMES[given.model]}, {'with' if has_weights(given.out) else 'without'} weights")
 
 

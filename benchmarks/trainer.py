@@ -8,14 +8,17 @@ The trainer is the recipe's own, with its defaults for the model and a GPU; --se
 weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each start. A step is
 --tokens on each GPU, in documents of --documents tokens, where a token mostly follows from the one before, so that
 --loss cross_entropy falls; with another loss each step trains the same documents. MFU is 6 * parameters * tokens a
-second over --peak-tflops a GPU (790: dense bfloat16 of an H200 as measured). Prints JSON for every step; medians leave
-out the first --skip, which compile. --out: a file that the whole is written to after every step.
+second over --peak-tflops a GPU (790: dense bfloat16 of an H200 as measured), of a mixture those of the experts that
+compute a token; with trainer.router_replay=rollout its documents have random routes. peak_gib: of torch's allocator;
+planned_gib: what the planner counts for it. Prints JSON for every step; medians leave out the first --skip, which
+compile. --out: a file that the whole is written to after every step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -26,19 +29,26 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from agentgym.actors.runtime import Runtime
 from agentgym.commands import run_until_stopped
 from agentgym.config import apply_overrides, to_mapping
-from agentgym.families.registry import read_architecture
+from agentgym.families.architecture import Architecture
 from agentgym.models.resolve import resolve_model
+from agentgym.planning.accumulation import sparing
+from agentgym.planning.memory import trainer_parts
 from agentgym.recipe import Recipe
 from agentgym.rl.losses import Loss
 from agentgym.rl.losses.cross_entropy import CrossEntropy
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.routes import Routes
 from agentgym.run.layers import finish_recipe
 from agentgym.run.recipe_files import read_recipe_files
+from agentgym.trainer.choice import choose_engine
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import OptimizerConfig
+from agentgym.trainer.mismatch_config import MismatchConfig
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.types import Sample
 
@@ -48,7 +58,24 @@ FOLLOWERS = random.Random(0).sample(range(WORDS), WORDS)
 Row = dict[str, float]
 
 
-def document(index: int, length: int) -> Sample:
+def random_routes(model: Architecture, index: int, length: int) -> Routes:
+    """Different experts of each layer for each token."""
+    experts = model.experts
+    assert experts is not None, f"a {model.model_type} has no experts"
+    drawn = np.random.default_rng(index).random((length, len(experts.layers), experts.num), dtype=np.float32)
+    ids = drawn.argpartition(experts.top_k - 1)[..., : experts.top_k].astype("<u2")
+    return Routes(width=len(experts.layers) * experts.top_k, ids=ids.tobytes())
+
+
+def active_parameters(model: Architecture) -> float:
+    """Those that one token meets."""
+    experts = model.experts
+    unused = 0.0 if experts is None else 1 - experts.top_k / experts.num
+    of_experts = sum(math.prod(shape) for name, shape in model.hf_shapes().items() if ".experts." in name)
+    return model.num_parameters - unused * of_experts
+
+
+def document(index: int, length: int, routes: Routes | None = None) -> Sample:
     """Nine of ten tokens are the follower of the one before; all but the first are trained."""
     numbers = random.Random(index)
     tokens = [numbers.randrange(WORDS)]
@@ -61,6 +88,7 @@ def document(index: int, length: int) -> Sample:
         logprobs=(-7.0,) * length,
         advantages=(numbers.choice((-1.0, 1.0)),) * length,
         versions=(-1, *(0,) * (length - 1)),
+        routes=routes,
     )
 
 
@@ -69,7 +97,8 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
     fields = [f"trainer.procs={arguments.gpus}", f"trainer.device={arguments.device}", *arguments.set]
     recipe, _ = finish_recipe(apply_overrides(mapping, fields), where=where)
     gpus = tuple(range(recipe.trainer.procs)) if arguments.device == "cuda" else ()
-    return replace(recipe, trainer=replace(recipe.trainer, gpus=gpus))
+    # the documents' log-probabilities are nobody's
+    return replace(recipe, trainer=replace(recipe.trainer, gpus=gpus, mismatch=MismatchConfig()))
 
 
 def medians_of(rows: Sequence[Row], skip: int) -> Row:
@@ -96,18 +125,27 @@ async def measure(
         loss=LOSSES[arguments.loss](),
         total_steps=1000,
         folder=str(folder / "trainer"),
+        quantize=recipe.model.quantize,
     )
     count = arguments.tokens // arguments.documents * recipe.trainer.data_ranks
     tokens = count * arguments.documents
     peak = arguments.peak_tflops * 1e12 * arguments.gpus
-    per_s = 6 * read_architecture(model_path).num_parameters * tokens / peak  # MFU of a step that takes a second
+    chosen, model = choose_engine(recipe.trainer, model_path, recipe.model.quantize)
+    per_s = 6 * active_parameters(model) * tokens / peak  # MFU of a step that takes a second
+    on_gpu, quantize = arguments.device == "cuda", recipe.model.quantize
+    planned = trainer_parts(model, sparing(chosen), on_gpu=on_gpu, batch_tokens=tokens, quantize=quantize)
+    planned_gib = sum(planned.values()) - planned["process"]
+    print(json.dumps({"engine": chosen.engine, "parameters": model.num_parameters} | planned), flush=True)
     async with Runtime(log_dir=folder / "logs") as runtime, AsyncExitStack() as stack:
         trainer = TrainerClient(setup, runtime=runtime)
         stack.push_async_callback(trainer.close)
         await trainer.start()
         for step in range(arguments.steps + 1):
             first = step * count if arguments.loss == "cross_entropy" else 0
-            samples = [document(first + index, arguments.documents) for index in range(count)]
+            numbers, length = range(first, first + count), arguments.documents
+            replay = chosen.router_replay == "rollout"
+            routes = [random_routes(model, index, length) if replay else None for index in numbers]
+            samples = [document(index, length, one) for index, one in zip(numbers, routes, strict=True)]
             begin_s = time.perf_counter()
             metrics = await trainer.train_step(samples)
             step_s, compute_s = time.perf_counter() - begin_s, metrics["train/time/train_compute_s"]
@@ -118,6 +156,7 @@ async def measure(
                 "mfu": per_s / compute_s,
                 "mfu_with_transport": per_s / step_s,
                 "peak_gib": metrics.get("train/gpu_peak_gib", 0.0),
+                "planned_gib": planned_gib,
                 "loss": metrics["train/loss"],
                 "grad_norm": metrics["train/grad_norm"],
             }

@@ -5,14 +5,18 @@
     python benchmarks/weights.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
     python benchmarks/weights.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.17     all weights
     python benchmarks/weights.py FOLDER --store cuda_ipc --gpus 2 --shared --trainer tensor_parallel=2
+    python benchmarks/weights.py FOLDER_OF_EXPERTS --trainer router_replay=rollout --rounds 2
 
 FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
 the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where
 vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`.
---options: more of vLLM's engine arguments. Before each push every trained weight is changed by an optimizer step.
+--options: more of vLLM's engine arguments. --turn: a file that runs share which start on the same GPUs side by side:
+each warms up, and measures when no other does. Before each push every trained weight is changed by an optimizer step.
 Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh. The
-exit code is 1 where the two can't be told apart.
+exit code is 1 where the two can't be told apart. With router_replay=rollout the generators return the experts of each
+token, and k3 is exp(x) - 1 - x of x = trainer - sampler, a token, without and with their replay: of samples of the
+weights before the update (before_) and of those after it (after_); moved: of the former, by the weights after it.
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. cpu_s: of all
 processes in both; with --requests 0 of nothing else. paused_s: requests stood still, of the slowest replica.
@@ -25,13 +29,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import json
+import math
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +54,7 @@ from agentgym.generators.select import AutoEngine, VllmEngineConfig
 from agentgym.generators.service import GeneratorService
 from agentgym.models.resolve import resolve_model
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.routes import Routes, joined
 from agentgym.trainer.actor import TrainerActor
 from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
@@ -62,7 +71,9 @@ STORES = {
 }
 
 
-def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sample:
+def sample(
+    name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs: tuple[float, ...], routes: Routes | None
+) -> Sample:
     """One trained sequence with an advantage of 1."""
     known, new = len(prompt), len(tokens)
     return Sample(
@@ -72,6 +83,7 @@ def sample(name: str, prompt: tuple[int, ...], tokens: tuple[int, ...], logprobs
         logprobs=(0.0,) * known + logprobs,
         advantages=(0.0,) * known + (1.0,) * new,
         versions=(-1,) * known + (0,) * new,
+        routes=joined((routes,), known + new),
     )
 
 
@@ -128,7 +140,10 @@ class Sync:
 
     async def round(self, version: int) -> dict[str, float]:
         """One step, one push, one update; returns seconds and the mismatch of fresh samples."""
-        await self.trainer.train_step(await self._samples(16))
+        drawn = await self._samples(16)
+        mismatch = await self._mismatch("before", drawn)
+        await self.trainer.train_step(drawn)
+        mismatch |= await self._mismatch("moved", drawn)
         stale = await self._distance(await self._samples(4))
         used = shm_bytes()
         paused = await self._paused()
@@ -146,6 +161,8 @@ class Sync:
             "host_gb": max(0, shm_bytes() - used) / 1e9,
             "stale": stale,
             "fresh": await self._distance(await self._samples(4)),
+            **mismatch,
+            **await self._mismatch("after", await self._samples(16)),
         }
 
     async def _paused(self) -> list[float]:
@@ -155,13 +172,27 @@ class Sync:
 
     async def _distance(self, samples: list[Sample]) -> float:
         """The largest difference of their log-probabilities from the trainer's."""
+        return max(map(abs, await self._differences(samples)))
+
+    async def _differences(self, samples: list[Sample]) -> list[float]:
+        """The trainer's log-probabilities of their trained tokens, less the sampler's."""
         scored = await self.trainer.call(TrainerActor.logprobs, samples)
-        return max(
-            abs(theirs - ours)
+        return [
+            ours - theirs
             for one, logprobs in zip(samples, scored, strict=True)
             for theirs, ours, trained in zip(one.logprobs, logprobs, one.loss_mask, strict=True)
             if trained
-        )
+        ]
+
+    async def _mismatch(self, when: str, samples: list[Sample]) -> dict[str, float]:
+        """Nothing of samples without routes."""
+        if samples[0].routes is None:
+            return {}
+        found: dict[str, float] = {}
+        for name, given in (("k3", [replace(one, routes=None) for one in samples]), ("k3_replayed", samples)):
+            k3 = [math.expm1(x) - x for x in await self._differences(given)]
+            found |= {f"{when}_{name}": statistics.fmean(k3), f"{when}_{name}_max": max(k3)}
+        return found
 
     async def _samples(self, count: int) -> list[Sample]:
         """Draws so many samples of each replica."""
@@ -170,9 +201,9 @@ class Sync:
         requests = [GenerateRequest(prompt_ids=prompt, sampling=sampling) for prompt in prompts]
         answers = await asyncio.gather(*map(self.generator.generate_everywhere, requests))
         return [
-            sample(f"fresh-{index}-{replica}", prompt, completion.completion_ids, completion.logprobs)
+            sample(f"fresh-{index}-{replica}", prompt, one.completion_ids, one.logprobs, one.routes)
             for index, (prompt, completions) in enumerate(zip(prompts, answers, strict=True))
-            for replica, completion in enumerate(completions)
+            for replica, one in enumerate(completions)
         ]
 
 
@@ -183,6 +214,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
     first = 0 if arguments.shared else arguments.gpus
     share = arguments.vllm_share or (0.5 if arguments.shared else 0.7)
+    routes = "router_replay=rollout" in arguments.trainer
     vllm = VllmEngineConfig(gpu_memory_utilization=share, enforce_eager=arguments.eager, options=arguments.options)
     config = GeneratorConfig(
         engine=vllm if gpu else AutoEngine(),
@@ -193,6 +225,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         device=arguments.device,
         gpus=tuple(range(first, first + arguments.replicas)) if gpu else (),
         start_timeout_s=550.0,
+        routes=routes,
     )
     settings = TrainerConfig(
         procs=arguments.gpus,
@@ -214,6 +247,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
         publish_dtype=config.dtype,
     )
     async with Runtime(log_dir=folder / "logs") as runtime:
+        turns = ExitStack()
         weights = WeightsConfig(store=STORES[arguments.store]())
         store = await weights.open("weight-sync", runtime=runtime)
         trainer = TrainerClient(setup, store=store, runtime=runtime)
@@ -228,6 +262,9 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             else:
                 await asyncio.gather(trainer.start(), generator.start())
             sync = Sync(trainer, generator, arguments)
+            if arguments.turn:
+                await trainer.train_step(await sync._samples(16))
+                await asyncio.to_thread(fcntl.flock, turns.enter_context(arguments.turn.open("w")), fcntl.LOCK_EX)
             link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
             running = asyncio.create_task(sync.requests())
             try:
@@ -242,6 +279,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             finally:
                 running.cancel()
                 await asyncio.wait([running])
+                turns.close()
         finally:
             await generator.close()
             await trainer.close()
@@ -261,6 +299,7 @@ def main() -> None:
     parser.add_argument("--lora-rank", type=int, default=0, help="of the trainer's adapters; 0 trains all weights")
     parser.add_argument("--trainer", nargs="+", default=[], metavar="KEY=VALUE", help="fields of the trainer")
     parser.add_argument("--options", type=json.loads, default={}, metavar="JSON", help="vLLM's engine arguments")
+    parser.add_argument("--turn", type=Path, metavar="FILE", help="locked while it measures")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")

@@ -71,6 +71,22 @@ def test_weights_are_drawn_once_for_a_shape(tmp_path: Path) -> None:
     assert not has_weights(tmp_path), "weights of another shape"
 
 
+def test_documents_of_a_mixture_have_different_experts_and_its_mfu_counts_those_of_a_token(tmp_path: Path) -> None:
+    import numpy as np
+
+    from agentgym.families.registry import read_architecture
+    from benchmarks.random_model import write_folder
+    from benchmarks.trainer import active_parameters, random_routes
+
+    write_folder("Qwen/Qwen3-30B-A3B", tmp_path, tiny=True, num_experts=4, num_experts_per_tok=3)
+    model = read_architecture(tmp_path)
+    routes = random_routes(model, 7, 50)
+    ids = np.frombuffer(routes.ids, dtype="<u2").reshape(50, 2, 3)
+    assert routes.width == 6 and {len(set(row)) for row in ids.reshape(-1, 3).tolist()} == {3} and ids.max() == 3
+    experts = 2 * 4 * 3 * 128 * 64  # layers, experts, matrices
+    assert active_parameters(model) == model.num_parameters - experts / 4
+
+
 def test_a_tailed_length_follows_from_the_seed_and_without_one_it_is_what_was_asked_for() -> None:
     from agentgym.types import GenerateRequest, SamplingParams
     from benchmarks.random_model import shortened
