@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from agentgym.errors import UserError
 from agentgym.rewards import marked_rewards
 from agentgym.sandbox import Sandbox, Session
 from agentgym.tools import Toolbox, Tools
-from agentgym.types import Json, Message, Split, Task
+from agentgym.types import Json, Message, SandboxSpec, Split, Task
 from agentgym.utf8 import clean_fields
 
 if TYPE_CHECKING:
@@ -114,6 +115,18 @@ class Environment(ABC, Generic[State]):
     def split_note(self, split: Split) -> str:
         """What a person should know of a split: that it is a share of a file, say. Asked once its tasks were drawn."""
         return ""
+
+    def specs(self, task: Task) -> tuple[SandboxSpec, ...]:
+        """The specs of all sessions that an episode of the task opens."""
+        return () if task.sandbox is None else (task.sandbox,)
+
+    def leave_out(self, faults: Mapping[str, str]) -> None:
+        """Images of these tasks can't be made: why, by the task's id. Called before they are played.
+
+        `tasks` must not give them from now on. Raises UserError, as here, where the run is not to go on without them.
+        """
+        name, fault = next(iter(faults.items()))
+        raise UserError(f"{self.name}: {len(faults)} tasks can't be played, the first is {name}: {fault}")
 
     async def start(self, context: EpisodeContext[State]) -> State:
         """Prepare one episode; returns its state."""

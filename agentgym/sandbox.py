@@ -272,6 +272,13 @@ class Sandbox(Protocol):
         """
         return
 
+    async def make_images(self, specs: Iterable[SandboxSpec]) -> Mapping[SandboxSpec, str]:
+        """Build what sessions of these specs need and bring, before any of them opens; why some can't be made.
+
+        Images that have to be fetched are left for `expect`. Raises InfraError where the sandbox itself fails.
+        """
+        return {}
+
 
 class SandboxBackend(Sandbox, Contract, Protocol):
     """A sandbox that is started once a run and serves all its episodes. Inherit it for `async with` and `session`."""

@@ -10,9 +10,10 @@ from traceback import walk_tb
 from typing import Any, Self, TypeVar, cast
 
 from agentgym.contracts import ContractError, check_made
+from agentgym.env import Environment
 from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
-from agentgym.plugin_errors import PluginError, plugin_error
+from agentgym.plugin_errors import PluginError, blamed, plugin_error
 from agentgym.rollout.activity import Activity
 from agentgym.sandbox import (
     Capabilities,
@@ -70,6 +71,21 @@ async def choose_sandbox(
             f"{', '.join(grading) or '(none is installed)'}"
         )
     return backend
+
+
+async def make_images(backend: SandboxBackend, environment: Environment[Any], tasks: Iterable[Task]) -> set[str]:
+    """Make the images that tasks bring, before any is played; the ids of those that the environment leaves out since.
+
+    Raises UserError where it does not go on without them.
+    """
+    specs = {task.task_id: environment.specs(task) for task in tasks}
+    unmade = await backend.make_images(dict.fromkeys(spec for several in specs.values() for spec in several))
+    found = {name: [unmade[spec] for spec in several if spec in unmade] for name, several in specs.items()}
+    faults = {name: whys[0] for name, whys in found.items() if whys}
+    if faults:
+        with blamed("environments", environment):
+            environment.leave_out(faults)
+    return {*faults}
 
 
 def _needs_grades(specs: list[SandboxSpec]) -> bool:

@@ -13,7 +13,7 @@ from agentgym.errors import UserError
 from agentgym.rl.demonstrations import Demonstration, Written
 from agentgym.rl.sft_config import SftConfig
 from agentgym.rollout.environments import build_environment
-from agentgym.rollout.sandboxes import choose_sandbox
+from agentgym.rollout.sandboxes import choose_sandbox, make_images
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import drawn
 from agentgym.run.demonstrations import Collection, Found, read_episodes, read_file, write_all
@@ -144,6 +144,8 @@ async def _solved(settled: Settled, reporter: Reporter) -> tuple[list[Demonstrat
             stack.push_async_callback(backend.close)
             reporter.phase(f"starting the {backend.name} sandbox")
             await backend.start()
+            left_out = await make_images(backend, environment, tasks)
+            tasks = [task for task in tasks if task.task_id not in left_out]
         reporter.phase(f"the oracle plays {len(tasks)} tasks of {environment.name}")
         return await solve_tasks(
             environment, tasks, scorer=scorer, sandbox=backend, config=recipe.rollout, progress=progress

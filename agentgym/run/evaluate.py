@@ -193,6 +193,8 @@ async def measure(
     """
     config = gym.settled.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
+    while await gym.make_images(tasks, reporter):  # others take the place of those that are left out
+        tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
     held_out = HeldOut.of(gym.environment, num_tasks or config.tasks, len(tasks))
     setup = EvalSetup.of(
         gym.environment,

@@ -25,7 +25,7 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.environments import build_environment
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.generator import Generator
-from agentgym.rollout.sandboxes import choose_sandbox, watched
+from agentgym.rollout.sandboxes import choose_sandbox, make_images, watched
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.tasks import HeldOut, first_tasks, held_out_tasks
 from agentgym.run.positions import check_positions, positions_of
@@ -38,7 +38,7 @@ from agentgym.text.continuation import check_template
 from agentgym.text.tokenizer import HuggingFaceTokenizer
 from agentgym.text.tool_formats.base import GuardedFormat, ToolFormat
 from agentgym.tools import Schema, Toolbox
-from agentgym.types import Task
+from agentgym.types import SandboxSpec, Task
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Gym:
     )
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the endpoint
     noted: set[str] = field(default_factory=set)  # what was said of its tasks, which every evaluation would repeat
+    made: set[SandboxSpec] = field(default_factory=set)  # specs whose images were made, or can't be
 
     @classmethod
     async def open(cls, settled: Settled, reporter: Reporter, *, training: bool = True) -> Gym:
@@ -118,7 +119,8 @@ class Gym:
             )
             undo.push_async_callback(gym.close)
             await gym._open_endpoint()
-            gym.expect(some[: len(train)])
+            left_out = await gym.make_images(some, reporter)
+            gym.expect(task for task in some[: len(train)] if task.task_id not in left_out)
             undo.pop_all()
         return gym
 
@@ -163,6 +165,16 @@ class Gym:
 
     def sandbox_metrics(self) -> dict[str, float]:
         return self.backend.metrics() if self.backend is not None else {}
+
+    async def make_images(self, tasks: Iterable[Task], reporter: Reporter) -> set[str]:
+        """Make the images that tasks bring, once; the ids of those that are left out since. Raises UserError."""
+        new = [task for task in tasks if not self.made.issuperset(self.environment.specs(task))]
+        if self.backend is None or not new:
+            return set()
+        if any(spec.context for task in new for spec in self.environment.specs(task)):
+            reporter.phase("building the images of tasks")
+        self.made.update(spec for task in new for spec in self.environment.specs(task))
+        return await make_images(self.backend, self.environment, new)
 
     def expect(self, tasks: Iterable[Task]) -> None:
         """These come next: what their sandboxes need is prepared meanwhile."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from agentgym.errors import UserError, nearest
+
+log = logging.getLogger(__name__)
 
 
 def task_paths(path: Path, *, dataset: str = "") -> list[Path]:
@@ -41,6 +44,19 @@ def chosen(paths: Iterable[Path], patterns: Iterable[str]) -> list[Path]:
         if not any(fnmatchcase(path.name, pattern) for path in known):
             raise UserError(f"tasks has {pattern!r}, which no task matches.{nearest(pattern, (p.name for p in known))}")
     return [path for path in known if not patterns or any(fnmatchcase(path.name, one) for one in patterns)]
+
+
+def check_broken(environment: str, what: str, broken: Mapping[str, str], count: int, *, go_on: bool) -> None:
+    """Warn of each that is left out. Raises UserError unless others are played. what, count: of all, broken or not."""
+    if broken and not go_on:
+        name, fault = next(iter(broken.items()))
+        others = ", or leave them out with --env.options.skip_broken true" if len(broken) < count else ""
+        raise UserError(
+            f"{environment}: {len(broken)} of {count} {what} can't be played, the first is {name}: {fault}. "
+            f"Fix them{others}"
+        )
+    for name, fault in broken.items():
+        log.warning("%s: %s is left out: %s", environment, name, fault)
 
 
 def _below(path: Path) -> Iterator[Path]:

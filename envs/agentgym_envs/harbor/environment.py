@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Final
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError, nearest
 from agentgym.rewards import reward
-from agentgym.types import Episode, Json, Message, Split, Task
-from agentgym_envs.harbor.datasets import chosen, task_paths
+from agentgym.types import Episode, Json, Message, SandboxSpec, Split, Task
+from agentgym_envs.harbor.datasets import check_broken, chosen, task_paths
 from agentgym_envs.harbor.folder import TaskFolder, read_folder, resolved
 from agentgym_envs.harbor.judging import Seen, judge, untouched
 from agentgym_envs.harbor.origin import begin, begin_phase, solution_commands
@@ -82,7 +82,7 @@ class Harbor(Environment[Work]):
         if not path:
             raise UserError("harbor: name a folder of tasks: --env.options.path FOLDER")
         self._folders, self.broken = _read(path, dataset, tasks, mode, memory_mib, skip_broken)
-        self._test_share = test_share
+        self._test_share, self._skip_broken = test_share, skip_broken
         self._plays_oracle = oracle
         self._command_s = command_s
         self._pins = Pins[TaskFolder]("harbor", play_oracle)
@@ -132,8 +132,17 @@ class Harbor(Environment[Work]):
         left_out = {**self.broken, **faults}
         if not left_out:
             return ""
-        shown = "; ".join(f"{name}: {fault}" for name, fault in sorted(left_out.items())[:5])
+        shown = "; ".join(f"{name}: {fault.splitlines()[0]}" for name, fault in sorted(left_out.items())[:5])
         return f"{len(left_out)} of {len(self._folders) + len(self.broken)} tasks are left out: {shown}"
+
+    def specs(self, task: Task) -> tuple[SandboxSpec, ...]:
+        folder = self._folder_of(task)
+        return (folder.spec, *(phase.judge for phase in folder.phases if phase.judge is not None))
+
+    def leave_out(self, faults: Mapping[str, str]) -> None:
+        left = {name: folder for name, folder in self._folders.items() if name not in faults}
+        check_broken("harbor", "tasks", faults, len(self._folders), go_on=self._skip_broken and bool(left))
+        self._folders, self.broken = left, {**self.broken, **faults}
 
     async def start(self, context: EpisodeContext[Work]) -> Work:
         task = self._folder_of(context.task)
@@ -274,14 +283,7 @@ def _read(
             found[folder.name] = folder
         except UserError as error:
             broken[one.name] = str(error)
-    if broken and not (skip_broken and found):
-        name, fault = next(iter(broken.items()))
-        raise UserError(
-            f"harbor: {len(broken)} of {len(paths)} tasks can't be played, the first is {name}: {fault}. "
-            "Fix them, or leave them out with --env.options.skip_broken true"
-        )
-    for name, fault in broken.items():
-        log.warning("harbor: task %s is left out: %s", name, fault)
+    check_broken("harbor", "tasks", broken, len(paths), go_on=skip_broken and bool(found))
     for task in found.values():
         if task.config.unknown:
             log.warning("%s: keys without a meaning here: %s", task.path, ", ".join(task.config.unknown))

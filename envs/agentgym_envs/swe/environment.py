@@ -15,6 +15,7 @@ from agentgym.errors import InfraError, UserError, nearest
 from agentgym.rewards import reward
 from agentgym.sandbox import Sandbox
 from agentgym.types import Episode, Json, Message, SandboxSpec, Split, Task
+from agentgym_envs.harbor.datasets import check_broken
 from agentgym_envs.harbor.origin import Origin, limits_of
 from agentgym_envs.harbor.pins import Pins, Shown
 from agentgym_envs.harbor.shell import Work
@@ -95,7 +96,7 @@ class Swe(Environment[Work]):
             )
             for name, one in self._instances.items()
         }
-        self._test_share, self._plays_oracle = test_share, oracle
+        self._test_share, self._plays_oracle, self._skip_broken = test_share, oracle, skip_broken
         self._command_s, self._tests_s = command_s, tests_s
         self._pins = Pins[Instance]("swe", self._play)
         self.max_turns = max_turns  # type: ignore[misc]
@@ -136,8 +137,13 @@ class Swe(Environment[Work]):
         left_out = {**self.broken, **faults}
         if not left_out:
             return ""
-        shown = "; ".join(f"{name}: {fault}" for name, fault in sorted(left_out.items())[:5])
+        shown = "; ".join(f"{name}: {fault.splitlines()[0]}" for name, fault in sorted(left_out.items())[:5])
         return f"{len(left_out)} of {len(self._instances) + len(self.broken)} rows are left out: {shown}"
+
+    def leave_out(self, faults: Mapping[str, str]) -> None:
+        left = {name: one for name, one in self._instances.items() if name not in faults}
+        check_broken("swe", "rows", faults, len(self._instances), go_on=self._skip_broken and bool(left))
+        self._instances, self.broken = left, {**self.broken, **faults}
 
     async def start(self, context: EpisodeContext[Work]) -> Work:
         one = self._instance_of(context.task)
@@ -263,12 +269,5 @@ def _read(
             broken[name] = str(error)
     if not found and not broken:
         raise UserError(f"swe: {path} has no rows")
-    if broken and not (skip_broken and found):
-        name, fault = next(iter(broken.items()))
-        raise UserError(
-            f"swe: {len(broken)} of {len(found) + len(broken)} rows can't be played, the first is {name}: {fault}. "
-            f"Fix them{', or leave them out with --env.options.skip_broken true' if found else ''}"
-        )
-    for name, fault in broken.items():
-        log.warning("swe: row %s is left out: %s", name, fault)
+    check_broken("swe", "rows", broken, len(found) + len(broken), go_on=skip_broken and bool(found))
     return found, broken

@@ -8,11 +8,40 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from agentgym.errors import InfraError
+from agentgym_sandboxes.docker.contexts import BuildContext
+from agentgym_sandboxes.docker.failures import ImageUnusable
 from agentgym_sandboxes.docker.machine import Machine, Request
 
 log = logging.getLogger(__name__)
 
 AT_A_TIME = 2  # more only wait for the same disk and network
+
+
+async def make_all(
+    requests: Iterable[Request], provide: Callable[[Request], Awaitable[Machine]], has: Callable[[str], Awaitable[bool]]
+) -> dict[Request, str]:
+    """Build the images of Dockerfiles, look at those that an engine has, and say what is wrong with which.
+
+    Raises InfraError for what is wrong with an engine.
+    """
+    slots, faults, errors = asyncio.Semaphore(AT_A_TIME), dict[Request, str](), list[InfraError]()
+
+    async def make(request: Request) -> None:
+        async with slots:
+            try:
+                if not errors and (isinstance(request.what, BuildContext) or await has(request.image)):
+                    await provide(request)
+            except ImageUnusable as error:
+                faults[request] = str(error)
+            except InfraError as error:
+                errors.append(error)
+
+    async with asyncio.TaskGroup() as making:
+        for request in requests:
+            making.create_task(make(request))
+    if errors:
+        raise errors[0]
+    return faults
 
 
 class Ahead:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from uuid import uuid4
 
 from agentgym.errors import InfraError, UserError
@@ -14,7 +15,7 @@ from agentgym.sandbox import Capabilities, Limits, RunStatus, SandboxUnavailable
 from agentgym.types import SandboxSpec
 from agentgym_sandboxes.agent.frames import Frame
 from agentgym_sandboxes.docker import counts
-from agentgym_sandboxes.docker.ahead import Ahead
+from agentgym_sandboxes.docker.ahead import Ahead, make_all
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
@@ -166,6 +167,19 @@ class DockerBackend(AgentBackend):
         found = [request_of(spec, self.config, self._image) for spec in specs if spec.session]
         if self._ahead is not None:
             self._ahead.expect(one for one in found if one is not None and not one.is_by_id)
+
+    async def make_images(self, specs: Iterable[SandboxSpec]) -> dict[SandboxSpec, str]:
+        """With a bound on what images take, only of the first ones, which stay until their sessions open."""
+        wanted: dict[Request, list[SandboxSpec]] = {}
+        for spec in specs:
+            request = request_of(spec, self.config, self._image) if spec.session else None
+            if request is not None:
+                wanted.setdefault(replace(request, memory_mib=0, cpus=0.0, beside=False), []).append(spec)
+        if self._group is None:
+            raise SandboxUnavailable(NOT_STARTED)
+        most = None if self.config.images_gb is None and self.config.images_ahead else self.config.images_ahead
+        faults = await make_all(islice(wanted, most), self._group.machine, self._group.has_image)
+        return {spec: fault for request, fault in faults.items() for spec in wanted[request]}
 
     def images(self) -> dict[str, str]:
         """Of the tasks, by the name or the folder that they gave: the digest, or the id of one that has none."""

@@ -220,6 +220,12 @@ class EngineGroup:
                 return await member.machine(request, self._owner)
         return await first.machine(request, self._owner)
 
+    async def has_image(self, name: str) -> bool:
+        """Whether an engine has it, so that nothing has to be fetched to look at it. Raises InfraError."""
+        return any(
+            [member.engine is not None and await member.engine.image(name) is not None for member in self.members]
+        )
+
     async def went_with_engine(self, name: str) -> bool:
         """Whether a lost container's engine is gone too."""
         for member in self.members:

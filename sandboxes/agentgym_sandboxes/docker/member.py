@@ -94,7 +94,9 @@ class Member:
             return self._machines[request]
         image = await engine.image(request.image) if request.image.startswith("sha256:") else None
         try:
-            image = image or await images.provide(request.what, request.build_timeout_s)
+            image = (image and images.checked(image, request.name)) or await images.provide(
+                request.what, request.build_timeout_s
+            )
         except EngineDiskFull as error:
             raise self.typed(error) from error
         if self._tree is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOCK_AGAIN_S = 0.1
 MAX_LINES = 20
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"^ ---> ([0-9a-f]{12,64})$", re.MULTILINE)
 
 
@@ -59,7 +60,7 @@ class TaskImages:
             image = await self._pull(name, timeout_s)
         else:
             await self._store.used(image, self._store.marker_of(name))
-        return self._checked(image, name)
+        return self.checked(image, name)
 
     async def _pull(self, name: str, timeout_s: float) -> Image:
         missing = f"the Docker engine at {self._engine.url} has no image {name}, which a task names"
@@ -90,7 +91,7 @@ class TaskImages:
             image = await self._engine.image(tag)
             if image is not None:
                 await self._store.used(image, tag)
-                return self._checked(image, str(context))
+                return self.checked(image, str(context))
             try:
                 await self._build(context, tag, [base.image_id for base in bases], timeout_s)
             except EngineError as error:
@@ -103,7 +104,7 @@ class TaskImages:
             if image is None:
                 raise InfraError(f"the image of {context} was built, and removed again at once")
             await self._store.made(image, tag)
-            return self._checked(image, str(context))
+            return self.checked(image, str(context))
 
     async def _build(self, context: BuildContext, tag: str, bases: list[str], timeout_s: float) -> None:
         with tempfile.TemporaryFile() as archive:  # which has no name, so a killed run leaves none
@@ -125,7 +126,8 @@ class TaskImages:
 
             await self._engine.call_long("build an image", build, timeout_s)
 
-    def _checked(self, image: Image, name: str) -> Image:
+    def checked(self, image: Image, name: str) -> Image:
+        """Raises ImageUnusable for another architecture than the engine's."""
         if image.architecture != self._architecture:
             raise ImageUnusable(
                 f"image {name} is for {image.architecture}, and the engine at {self._engine.url} runs "
@@ -182,7 +184,7 @@ def _read(said: Iterable[dict[str, object]], field: str, until_s: float, steps: 
         failed = failed or str(one.get("error") or "").strip()
         if steps is not None:
             steps += _STEP.findall(str(one.get(field) or ""))
-        lines = [*lines, *str(one.get(field) or "").rstrip().splitlines()][-MAX_LINES:]
+        lines = [*lines, *_COLOR.sub("", str(one.get(field) or "")).rstrip().splitlines()][-MAX_LINES:]
         if time.monotonic() > until_s:
             raise TimeoutError
     if failed:
