@@ -270,8 +270,9 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             try:
                 for version in range(1, arguments.rounds + 1):
                     row = await sync.round(version)
-                    got: Any = await store.get(version)  # TorchStore's has the tensors alone
-                    size = sum(tensor.nbytes for _, tensor in (got.entries() if hasattr(got, "entries") else got))
+                    if version == 1:  # all are as large
+                        got: Any = await store.get(version)  # TorchStore's has the tensors alone
+                        size = sum(tensor.nbytes for _, tensor in (got.entries() if hasattr(got, "entries") else got))
                     if link and not arguments.lora_rank:
                         row["link_share"] = size / row["load_s"] / link
                     rows.append({"gb": size / 1e9} | row)
