@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from agentgym.families.architecture import HeadTransform
 from agentgym.models.matmul import add_matmul_float32, matmul_float32
 from agentgym.rl.packing import even_slices
+from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.setup import TrainerSetup
 from agentgym.trainer.titan import Linear
 
@@ -105,8 +106,18 @@ def _through_transform(grad_NV: Tensor, logits_NV: Tensor, transform: HeadTransf
 
 @cache
 def compiled_passes() -> _Passes:
-    """One for the process: chunks of any size but one token share what is compiled after the first."""
-    return _Passes(*(torch.compile(one) for one in (_statistics, _gradient, _gradient_with_entropy)))
+    """One for the process: chunks of any size but one token share what is compiled for the first."""
+    return _Passes(*(_compiled(one) for one in (_statistics, _gradient, _gradient_with_entropy)))
+
+
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiled = torch.compile(function)
+
+    def call(logits_NV: Tensor, *given: object) -> Tensor:
+        of_any_length(len(logits_NV), logits_NV, *given)
+        return compiled(logits_NV, *given)
+
+    return call
 
 
 class ChunkedLogProb(torch.autograd.Function):

@@ -1,11 +1,14 @@
-"""A compiled trainer compiles in its first steps, and not again for a batch of another size."""
+"""A compiled trainer compiles in its first step, and not again for a batch of another size."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from tiny_model import draw_samples
+from torch.nn.attention.flex_attention import create_block_mask
 
 from agentgym.trainer.config import LoraConfig
+from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.engine import TrainingEngine
 
 
@@ -20,7 +23,19 @@ def test_batches_of_any_size_are_compiled_once(make_engine) -> None:
     for count in (90, 84, 120, 36, 18, 81, 27, 15, 111, 31):
         engine.train_step(draw_samples(count, seed=count, longest=20))  # several a row, so that none has a plain mask
         graphs.append(counters["stats"]["unique_graphs"])
-    assert len({*graphs[2:]}) == 1 and graphs[0] > 0, graphs
+    assert len({*graphs}) == 1 and graphs[0] > 0, graphs
+
+
+def test_all_of_a_block_mask_that_has_rows_is_of_any_number_of_rows() -> None:
+    document_RL, order_L = torch.zeros(3, 128, dtype=torch.long), torch.arange(128)
+
+    def allowed(row: torch.Tensor, _: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (document_RL[row, query] == document_RL[row, key]) & (order_L[key] <= order_L[query])
+
+    mask = create_block_mask(allowed, 3, None, 128, 128, device="cpu")
+    of_any_length(3, mask)
+    marked = [getattr(one, "_dynamo_weak_dynamic_indices", set()) for one in (document_RL, mask.kv_indices, order_L)]
+    assert marked == [{0}, {0}, set()]
 
 
 @pytest.mark.slow
