@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,12 +64,13 @@ async def start_engines(
         + (f", and {recipe.rollout.workers} rollout worker(s)" if recipe.rollout.workers else "")
     )
     with gym.activity.doing("start"):
-        return await _start(settled, folder, gym, start, stack, runtime, store)
+        return await _start(settled, folder, reporter, gym, start, stack, runtime, store)
 
 
 async def _start(
     settled: Settled,
     folder: RunFolder,
+    reporter: Reporter,
     gym: Gym,
     start: StartPoint,
     stack: AsyncExitStack,
@@ -78,7 +80,14 @@ async def _start(
     """Trainer, generators and reference start at the same time, then all hold the same version.
 
     Generators on a GPU of the trainer start first: vLLM ends where memory is freed while it measures what there is.
+    Meanwhile the trainer's processes load their libraries.
     """
+    began_s = time.monotonic()
+
+    async def started(name: str, starting: Awaitable[None]) -> None:
+        await starting
+        reporter.note(f"started      {name}, {time.monotonic() - began_s:.1f} s after the first process")
+
     recipe, in_gpu = settled.recipe, settled.recipe.weights.store.gpu_memory
     setup = trainer_setup(recipe, settled.model, folder.path / "trainer", keep_logprobs=settled.keeps_logprobs)
     trainer = TrainerKeeper(
@@ -104,7 +113,10 @@ async def _start(
     first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
     if first:
         stack.push_async_callback(generator.close)
-        await generator.start()
+        stack.push_async_callback(trainer.close)
+        async with asyncio.TaskGroup() as starting:
+            starting.create_task(started("generators", generator.start()))
+            starting.create_task(trainer.prepare())
     if in_turns:
         await generator.sleep()
     workers: RolloutWorkers | None = None
@@ -117,11 +129,12 @@ async def _start(
             runtime=runtime,
             activity=gym.activity,
         )
+    services = {"trainer": trainer, "reference": reference, "teacher": credit.teacher, "rollout workers": workers}
     async with asyncio.TaskGroup() as starting:
-        for service in (None if first else generator, trainer, reference, credit.teacher, workers):
+        for name, service in ({"generators": None if first else generator} | services).items():
             if service is not None and not isinstance(service, BaseOfTrainer):
                 stack.push_async_callback(service.close)
-                starting.create_task(service.start())
+                starting.create_task(started(name, service.start()))
     version = start.position.step
     await _go_on(trainer, folder, start)
     await trainer.push_weights(version)

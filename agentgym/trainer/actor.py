@@ -76,6 +76,11 @@ class TrainerActor(ServiceActor):
         return None if self._built is None else self._built.version
 
     @endpoint
+    async def prepare(self) -> None:
+        """Load what `setup` needs, which takes seconds and no memory of a GPU."""
+        await self._run(self._load_libraries)
+
+    @endpoint
     async def setup(self) -> None:
         """Build the engine; joins the process group. Raises UserError for a model that can't be trained."""
         self._built = await self._run(self._build)
@@ -230,6 +235,11 @@ class TrainerActor(ServiceActor):
         if self._built is None:
             raise InfraError("the trainer has no engine; call setup first")
         return self._built
+
+    def _load_libraries(self) -> None:
+        from agentgym.trainer.build import load_libraries  # torch, only in this process
+
+        load_libraries(self._setup.trainer)
 
     def _build(self) -> TrainingEngine:
         from agentgym.trainer.engine import TrainingEngine  # torch, only in this process

@@ -67,12 +67,17 @@ def uses_flex(trainer: TrainerConfig, architecture: Architecture, *, on_cpu: boo
     return True
 
 
-def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
-    """Its weights are random, from trainer.seed; load others over them."""
-    trainer, optimizer = setup.trainer, setup.optimizer
+def load_libraries(trainer: TrainerConfig) -> None:
+    """What takes seconds to load, beside this module, and no memory of a GPU."""
     if trainer.compile:
         keep_compiled()
         titan.load_compiler()
+
+
+def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> TrainedModel:
+    """Its weights are random, from trainer.seed; load others over them."""
+    trainer, optimizer = setup.trainer, setup.optimizer
+    load_libraries(trainer)
     if trainer.seq_len > architecture.max_positions:
         raise UserError(f"trainer.seq_len is {trainer.seq_len}; the model has {architecture.max_positions} positions")
     if trainer.seq_len % trainer.tensor_parallel:

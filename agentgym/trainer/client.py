@@ -55,6 +55,7 @@ class TrainerClient:
         self._max_restarts = max_restarts
         self._in_a_row = 0
         self._group: ProcessGroup[TrainerActor] | None = None
+        self._prepared = False
         self._one_call = asyncio.Lock()
         self._back = asyncio.Event()  # another one for each time that it comes back
         self._reviving: asyncio.Task[object] | None = None
@@ -62,6 +63,19 @@ class TrainerClient:
         """Of all its processes, since it was made."""
         self.down_s = 0.0
         """From each loss that was noticed to the return, in all."""
+
+    async def prepare(self) -> None:
+        """Start the processes and load what they compute with, beside others that still take their GPU's memory.
+
+        `start` goes on with them, or replaces those that were lost.
+        """
+        self._group = self._new_group()
+        try:
+            await self._group.start(timeout_s=self._timeout_s)
+            await self._ask(TrainerActor.prepare)
+            self._prepared = True
+        except LOST as error:
+            log.warning("the %s was lost before it started: %s", self._name, error)
 
     async def start(self) -> None:
         """Start the processes and build the engine. Raises UserError for a model that can't be trained.
@@ -191,16 +205,18 @@ class TrainerClient:
         )
 
     async def _launch(self) -> None:
-        if self._group is not None:
+        prepared, self._prepared = self._prepared, False
+        if self._group is not None and not prepared:
             self._group.give_up("it is replaced")  # a process that hangs is not asked to end, it is killed
             await self._stop()
-        self._group = self._new_group()
+        self._group = group = self._group or self._new_group()
         try:
-            await self._group.start(timeout_s=self._timeout_s)
+            if not prepared:
+                await group.start(timeout_s=self._timeout_s)
             await self._ask(TrainerActor.setup)
         except BaseException as error:
             if isinstance(error, NoAnswer):
-                self._group.give_up(str(error))
+                group.give_up(str(error))
             await self._stop()
             raise
 

@@ -52,6 +52,7 @@ class InThisProcess(ReferenceModel):
         self.engine: TrainingEngine | None = None
 
     def _new_group(self) -> Any:
+        self.counts["group"] = self.counts.get("group", 0) + 1
         return Group()
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
@@ -61,6 +62,8 @@ class InThisProcess(ReferenceModel):
             self.engine = TrainingEngine(self._setup)
             return [None]
         self._lose(name, "before")
+        if name == "prepare":
+            return [None]
         assert self.engine is not None, "nobody asks one that is lost"
         if name == "logprobs":
             self.scored.append([sample.sample_id for sample in args[0]])
@@ -233,3 +236,16 @@ async def test_one_that_moves_or_shares_its_gpu_scores_in_the_step_alone(
         await reference.forward(samples, trained_only=True)
         assert len(reference.scored) == 1
         await reference.close()
+
+
+@pytest.mark.parametrize(("plan", "groups"), [({}, 1), ({("prepare", 1, "before"): ProcessDied}, 2)])
+async def test_processes_that_are_prepared_are_those_that_start_unless_they_are_lost_before(
+    plan: Plan, groups: int, setup: TrainerSetup, published: SharedMemoryStore
+) -> None:
+    prepared = InThisProcess(setup, published, plan)
+    await prepared.prepare()
+    assert "setup" not in prepared.counts and prepared.engine is None
+    await prepared.start()
+    assert (prepared.counts["group"], prepared.counts["setup"]) == (groups, 1)
+    await prepared.forward(SAMPLES)
+    await prepared.close()
