@@ -15,6 +15,7 @@ from pages import ROOT
 from view.browsers import Browser, Watched, chromium
 
 from agentgym.public import PUBLIC
+from agentgym.stability import VERSION
 
 BIN = Path(os.environ.get("AGENTGYM_SITE", ROOT / ".venv-site")) / "bin"
 
@@ -57,6 +58,8 @@ def test_all_public_modules_and_environments_have_their_texts(site: str, browser
     assert "Opened when the run starts" in page.inner_text("article")
     page.goto(site + "environments_catalogue.html")
     assert "max_difficulty" in page.inner_text("article") and page.locator("h2#code_exec").count() == 1
+    page.goto(site + f"changes/{VERSION}.html")
+    assert page.locator("h2#what-it-does").count() == 1 and VERSION in page.inner_text("h1")
     page.close()
 
 

@@ -1,4 +1,5 @@
-"""What the site has besides docs/: pages of the API, the catalogue of environments, and links into the repository."""
+"""What the site has besides docs/: the API, the environments, the changes of each version, and links into the
+repository."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[str, str] = runpy.run_path(str(ROOT / "agentgym" / "public.py"))["PUBLIC"]
 LAST = "---\nsearch:\n  boost: 0.2\n---\n"  # in the results of a search, after the pages that explain
 CATALOGUE = "environments_catalogue.md"
+CHANGES: dict[str, tuple[str, str]] = runpy.run_path(str(ROOT / "website" / "changelog.py"))["sections"](
+    (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)\s]*)\)")
 
 
 def on_config(config: Any) -> Any:
-    """The API and the decisions get a menu: one entry for each public module, one for each file."""
+    """The API, the decisions and the changes get a menu: an entry for each public module, file and version."""
     decisions = sorted(path.name for path in (ROOT / "docs" / "adr").glob("*.md"))
     config.nav.append({"API": ["api/index.md", *({name: f"api/{name}.md"} for name in sorted(PUBLIC))]})
     config.nav.append({"Decisions": [f"adr/{name}" for name in decisions]})
+    config.nav.append({"Changes": [f"changes/{version}.md" for version in CHANGES]})
     return config
 
 
@@ -40,6 +45,7 @@ def on_files(files: Files, config: Any) -> Files:
     ]
     pages = {"api/index.md": "\n".join(index), CATALOGUE: catalogue()}
     pages |= {f"api/{name}.md": f"{LAST}# {name}\n\n::: {name}\n" for name in PUBLIC}
+    pages |= {f"changes/{version}.md": changes(version) for version in CHANGES}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -62,6 +68,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{text}" if name in text else f"{text} (`{name}`)"
 
     return _LINK.sub(outside, markdown)
+
+
+def changes(version: str) -> str:
+    """A version's section of CHANGELOG.md, whose links begin at the repository."""
+    date, text = CHANGES[version]
+    text = re.sub(r"\]\((?!https?:)(docs/)?", lambda found: "](../" if found[1] else "](../../", text)
+    return f"# {version} ({date})\n\n" + re.sub("^###", "##", text, flags=re.MULTILINE)
 
 
 def catalogue() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -50,9 +52,34 @@ def test_a_release_is_of_the_tag_is_tested_first_and_needs_no_token() -> None:
     assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
     assert flow["permissions"] == {"contents": "read"} and "secrets." not in path.read_text()
     steps = [step["run"] for step in build["steps"] if "run" in step]
-    assert steps[0] == "make dist" and "tests/installed" in steps[-1]
+    assert steps[1] == "make dist" and "tests/installed" in steps[-1]
     for tag, code in (("v0.1.0", 0), ("v0.2.0", 1)):
-        check = steps[1].replace("dist/", "").replace("test -f", "test gymwright-0.1.0-py3-none-any.whl =")
+        check = steps[2].replace("dist/", "").replace("test -f", "test gymwright-0.1.0-py3-none-any.whl =")
         assert DISTRIBUTION in check
         done = subprocess.run(["bash", "-c", check], env={"GITHUB_REF_NAME": tag}, capture_output=True, timeout=10)
         assert done.returncode == code
+
+
+def test_a_release_has_its_section_of_the_changelog_as_notes_or_is_refused(tmp_path: Path) -> None:
+    jobs = read_yaml(ROOT / ".github" / "workflows" / "release.yml")["jobs"]  # type: ignore[index]
+    assert (
+        "--notes-file release/notes.md" in jobs["release"]["steps"][-1]["run"] and jobs["release"]["needs"] == "publish"
+    )
+    (tmp_path / "website").mkdir()
+    shutil.copy(ROOT / "website" / "changelog.py", tmp_path / "website")
+    of_one = "### What it does\n\n- [Loops](docs/loops.md)."
+    (tmp_path / "CHANGELOG.md").write_text(
+        f"# Changelog\n\n## 0.2.0 (unreleased)\n\nMore.\n\n## 0.1.0 (2026-12-01)\n\n{of_one}\n"
+    )
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for tag, code, text in (("v0.1.0", 0, of_one), ("v0.2.0", 1, ""), ("v0.3.0", 1, "")):
+        done = subprocess.run(
+            ["bash", "-c", jobs["build"]["steps"][2]["run"]],
+            cwd=tmp_path,
+            env=environment | {"GITHUB_REF_NAME": tag},
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+        assert (done.returncode, (tmp_path / "notes.md").read_text().strip()) == (code, text)
+        assert code == 0 or f"no section `## {tag[1:]} (YYYY-MM-DD)`" in done.stderr
