@@ -212,6 +212,7 @@ def _selected(archive: bytes, wants, prefix: str = "") -> bytes:  # type: ignore
                 entry.name = prefix + entry.name
                 if entry.islnk():
                     entry.linkname = prefix + entry.linkname
+                entry.pax_headers = {}  # they have the name of a path that is long or not ASCII
                 made.addfile(entry, file)
     return out.getvalue()
 

@@ -153,6 +153,7 @@ def packed(folder: str, files: bytes | Mapping[str, bytes] | Path, *, replace: b
             info.name = f"{at}/{info.name}" if at else info.name
             if info.islnk():
                 info.linkname = f"{at}/{info.linkname}" if at else info.linkname
+            info.pax_headers = {}  # a path that was read from one, being long or not ASCII, would be written again
             made.addfile(info, io.BytesIO(data) if info.isreg() else None)
     return out.getvalue()
 
