@@ -99,15 +99,32 @@ async def run_oracle(machine: Machine, task: TaskFolder, phase: Phase, origin: O
     return "" if ran.exit_code == 0 else f"solve.sh: {_end(ran)}"
 
 
-async def open_logs(machine: Machine) -> None:
-    """The folders of the format, where every user of the container may write."""
+async def open_logs(machine: Machine, *, tests: bytes | None = None, fresh: bool = False) -> None:
+    """The folders of the format, where every user of the container may write, by one request to the engine.
+
+    tests: an archive that takes the place of /tests. fresh: /logs/verifier is emptied.
+    """
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in LOGS:
-            info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o777
-            archive.addfile(info)
+            if fresh and name == "logs/verifier":
+                archive.addfile(tarfile.TarInfo(name))  # a file takes the folder's place, so that nothing is left of it
+            archive.addfile(_folder(name, 0o777))
+        if tests is not None:
+            archive.addfile(tarfile.TarInfo("tests"))
+            archive.addfile(_folder("tests", 0o755))
+            with tarfile.open(fileobj=io.BytesIO(tests)) as read:
+                for entry in read:
+                    file = read.extractfile(entry)
+                    entry.name, entry.pax_headers = f"tests/{entry.name}", {}
+                    archive.addfile(entry, file)
     await machine.put("/", out.getvalue())
+
+
+def _folder(name: str, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = tarfile.DIRTYPE, mode
+    return info
 
 
 async def _wait_until_healthy(machine: Machine, task: TaskFolder, health: HealthCheck, origin: Origin) -> None:

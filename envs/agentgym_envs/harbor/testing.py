@@ -39,11 +39,8 @@ class Tested:
 
 async def run_tests(machine: Machine, task: TaskFolder, phase: Phase, *, allowed: tuple[str, ...], work: str) -> Tested:
     """allowed: the reward files that count; any is taken where none is named. work: the folder that they run in."""
-    await machine.put("/logs/verifier", {}, replace=True)
-    await open_logs(machine)
-    if phase.tests:
-        packed = pack(task.path, *phase.tests, first="test.sh")
-        await machine.put("/tests", packed, replace=True)
+    tests = pack(task.path, *phase.tests, first="test.sh") if phase.tests else None
+    await open_logs(machine, tests=tests, fresh=True)
     env = resolved(phase.verifier.env, "verifier.env")
     ran = await machine.exec(
         "/tests/test.sh", user=phase.verifier.user, env=env, folder=work, limits=limits_of(phase.verifier.timeout_s)
