@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-WORDS: Final = ("red", "blue", "green", "black", "white", "gold", "north", "south", "sun", "moon", "tree", "stone")
+_WORDS: Final = """red blue green black white gold gray pink north south east west sun moon star sky tree leaf seed root
+stone sand hill lake river rain snow wind cloud fire bird fish wolf bear horse boat door lamp bell coin"""
+WORDS: Final = tuple(_WORDS.split())
 FILES: Final = {
     "root": {"list": "one\ntwo\nthree\n", "note": "hello\n", "log": "start\nstop\n"},
     "user": {"list": "one\ntwo\n", "note": "good day\n", "log": "start\nwait\nstop\nend\n"},
@@ -70,14 +72,16 @@ def shell_tasks(image: str) -> Iterator[ShellTask]:
 
 
 def write_tasks(folder: Path, base: str, *, count: int, seed: int = 0) -> list[Path]:
-    """Write `count` tasks, a third of each image, and return their folders. base: an image with coreutils."""
-    draw, written = random.Random(seed), []
-    for number, image in enumerate(DOCKERFILES):
-        share = (count + len(DOCKERFILES) - 1 - number) // len(DOCKERFILES)
-        for task in draw.sample(list(shell_tasks(image)), share):
-            at = folder / f"{image}-{task.name}"
-            _write(at, image, base, task)
-            written.append(at)
+    """Write `count` tasks, a third of each image, and return their folders. base: an image with coreutils.
+
+    Each is asked in one image, so that no held-out task is a task of training in another image.
+    """
+    of_image = {image: {task.name: task for task in shell_tasks(image)} for image in DOCKERFILES}
+    images, written = list(of_image), []
+    names = random.Random(seed).sample(list(of_image[images[0]]), count)
+    for image, name in zip(itertools.cycle(images), names, strict=False):
+        written.append(folder / f"{image}-{name}")
+        _write(written[-1], image, base, of_image[image][name])
     return written
 
 
@@ -100,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m apps.shell_tasks", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the task folders are written")
     parser.add_argument("--base", default="debian:bookworm-slim", help="the image that all three images are made of")
-    parser.add_argument("--count", type=int, default=120, help="how many tasks")
+    parser.add_argument("--count", type=int, default=120, help="how many tasks, at most 760")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     print(f"{len(write_tasks(given.folder, given.base, count=given.count, seed=given.seed))} tasks in {given.folder}")
