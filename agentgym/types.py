@@ -212,6 +212,23 @@ class ToolTrace:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxTrace:
+    """One call of the episode's sandbox or session.
+
+    name: of the method, as `run`. outcome: the status of what ran, `passed` or `failed` of a verdict, else `ok`; of a
+    call that raised, the error's type. turn: the agent's turns before it. part: what made it: the place of a tool call
+    in `Episode.tool_calls`, or `grade`; None for the environment's other methods and for agents.
+    """
+
+    name: str
+    outcome: str
+    seconds: float
+    turn: int
+    part: int | Literal["grade"] | None = None
+    raised: bool = False
+
+
 COUNTED_APART = ("unsupported", "prompt_too_long", "cut")
 """Kinds of errors that leave an episode out although nothing broke: not runnable, no token left, a cut."""
 
@@ -248,6 +265,7 @@ class Episode:
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_calls: list[ToolTrace] = field(default_factory=list)
+    sandbox_calls: list[SandboxTrace] = field(default_factory=list)
     info: dict[str, Json] = field(default_factory=dict)  # what the environment recorded
     stop: Stop | None = None
     time_limit: str = ""  # the limit of wall time that ended it, as "rollout.generate_timeout_s = 60"

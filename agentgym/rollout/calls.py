@@ -6,8 +6,9 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from agentgym.tools import MalformedCall, ToolCall, ToolResult
 from agentgym.types import Message, ToolTrace
@@ -16,6 +17,8 @@ from agentgym.utf8 import clean_fields, clean_text
 Call = ToolCall | MalformedCall
 MAX_DEPTH = 64
 R = TypeVar("R")
+PART: ContextVar[int | Literal["grade"] | None] = ContextVar("part", default=None)
+"""What calls a sandbox; see `SandboxTrace.part`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,12 @@ async def answer_calls(
     of one that has no answer, with the error `broken`.
     """
 
-    async def answer(call: Call) -> ToolTrace:
+    async def answer(call: Call, place: int) -> ToolTrace:
         if isinstance(call, MalformedCall):
             text = cut_text(f"Error: {call.fault}", max_chars)
             return ToolTrace(turn=turn, name="", arguments=call.text, result=text, error="malformed")
         began = time.perf_counter()
+        PART.set(place)
 
         def trace(result: str, error: str) -> ToolTrace:
             seconds = time.perf_counter() - began
@@ -111,10 +115,13 @@ async def answer_calls(
         return trace(cut_text(result.text, max_chars), result.error)
 
     if together:
-        traces += await all_together([answer(call) for call in calls])
+        traces += await all_together([answer(call, place) for place, call in enumerate(calls, len(traces))])
         return
-    for call in calls:
-        traces.append(await answer(call))
+    try:
+        for call in calls:
+            traces.append(await answer(call, len(traces)))
+    finally:
+        PART.set(None)
 
 
 async def all_together(calls: Sequence[Coroutine[Any, Any, R]]) -> list[R]:

@@ -16,9 +16,18 @@ from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, waited_for
 from agentgym.held_loop import line_of
 from agentgym.plugin_errors import PluginError, detail_of
-from agentgym.rollout.calls import AgentTurn, Call, answer_calls, assistant_message, call_id, checked, tool_message
+from agentgym.rollout.calls import (
+    PART,
+    AgentTurn,
+    Call,
+    answer_calls,
+    assistant_message,
+    call_id,
+    checked,
+    tool_message,
+)
 from agentgym.rollout.config import RolloutConfig
-from agentgym.rollout.sandboxes import guarded, leased_session
+from agentgym.rollout.sandboxes import leased_session, recorded
 from agentgym.rollout.scoring import Scorer
 from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
@@ -93,7 +102,7 @@ class EpisodeRunner:
 
     def __post_init__(self) -> None:
         task = self.episode.task
-        self.sandbox = None if self.sandbox is None else guarded(self.sandbox)
+        self.sandbox = None if self.sandbox is None else recorded(self.sandbox, self.episode)
         self.context = EpisodeContext(
             task=task,
             messages=list(clean(task.prompt)),
@@ -250,7 +259,11 @@ class EpisodeRunner:
             return
         self.until_s = math.inf  # the episode's time is over
         began = time.monotonic()
-        await self.call("grade", environment.grade, environment.grade_timeout_s)
+        PART.set("grade")
+        try:
+            await self.call("grade", environment.grade, environment.grade_timeout_s)
+        finally:
+            PART.set(None)
         episode.timing_s["grade_s"] = time.monotonic() - began
 
     async def call(

@@ -1,9 +1,10 @@
-"""Which sandbox a run uses, and how long its calls are in flight."""
+"""Which sandbox a run uses, how long its calls are in flight, and what an episode records of them."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from traceback import walk_tb
@@ -15,11 +16,13 @@ from agentgym.errors import InfraError, UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.plugin_errors import PluginError, blamed, plugin_error
 from agentgym.rollout.activity import Activity
+from agentgym.rollout.calls import PART
 from agentgym.sandbox import (
     Capabilities,
     FileRefused,
     Machine,
     RunResult,
+    RunStatus,
     Sandbox,
     SandboxBackend,
     SandboxOptions,
@@ -28,7 +31,7 @@ from agentgym.sandbox import (
     Session,
     Verdict,
 )
-from agentgym.types import SandboxSpec, Task
+from agentgym.types import Episode, SandboxSpec, SandboxTrace, Task
 
 log = logging.getLogger(__name__)
 
@@ -239,6 +242,12 @@ def watched(sandbox: Sandbox, activity: Activity) -> Sandbox:
     return cast(Sandbox, _Guarded(_unguarded(sandbox), sandbox.name, activity))
 
 
+def recorded(sandbox: Sandbox, episode: Episode) -> Sandbox:
+    """The sandbox as it was; each call of it and of its sessions is added to the episode's `sandbox_calls`."""
+    activity = sandbox._activity if isinstance(sandbox, _Guarded) else None
+    return cast(Sandbox, _Guarded(_unguarded(sandbox), sandbox.name, activity, episode))
+
+
 def _unguarded(sandbox: object) -> object:
     return sandbox._inner if isinstance(sandbox, _Guarded) else sandbox
 
@@ -249,8 +258,10 @@ _RETURNED: Mapping[str, type] = {"run": RunResult, "exec": RunResult, "grade": V
 class _Guarded:
     """A sandbox or a session. What its contract lets it raise, passes: UserError, InfraError, FileRefused."""
 
-    def __init__(self, inner: Any, sandbox: str, activity: Activity | None = None) -> None:
-        self._inner, self._sandbox, self._activity = inner, sandbox, activity
+    def __init__(
+        self, inner: Any, sandbox: str, activity: Activity | None = None, episode: Episode | None = None
+    ) -> None:
+        self._inner, self._sandbox, self._activity, self._episode = inner, sandbox, activity, episode
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
@@ -265,12 +276,24 @@ class _Guarded:
         return call
 
     async def _awaited(self, name: str, result: Awaitable[object]) -> object:
-        with self._activity.doing("sandbox") if self._activity else nullcontext(), self._named():
-            found, wanted = await result, _RETURNED.get(name)
-            if wanted is not None and not isinstance(found, wanted):
-                owner = type(self._inner).__qualname__
-                raise TypeError(f"`{name}` of {owner} returned {found!r:.80}; it has to return a {wanted.__name__}")
+        began = time.perf_counter()
+        try:
+            with self._activity.doing("sandbox") if self._activity else nullcontext(), self._named():
+                found, wanted = await result, _RETURNED.get(name)
+                if wanted is not None and not isinstance(found, wanted):
+                    owner = type(self._inner).__qualname__
+                    raise TypeError(f"`{name}` of {owner} returned {found!r:.80}; it has to return a {wanted.__name__}")
+        except BaseException as error:
+            self._record(name, began, type(error).__name__, raised=True)
+            raise
+        self._record(name, began, _outcome(found))
         return self if found is self._inner else found
+
+    def _record(self, name: str, began: float, outcome: str, *, raised: bool = False) -> None:
+        if (episode := self._episode) is not None:
+            seconds, turn = time.perf_counter() - began, len(episode.turns)
+            trace = SandboxTrace(name=name, outcome=outcome, seconds=seconds, turn=turn, part=PART.get(), raised=raised)
+            episode.sandbox_calls.append(trace)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -281,7 +304,7 @@ class _Guarded:
 
     @property
     def machine(self) -> Machine:
-        return cast(Machine, _Guarded(self._inner.machine, self._sandbox, self._activity))
+        return cast(Machine, _Guarded(self._inner.machine, self._sandbox, self._activity, self._episode))
 
     def session(self, *, network: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Session]:
         return self._held(lambda: self._inner.session(network=network))
@@ -296,7 +319,7 @@ class _Guarded:
             session = await manager.__aenter__()
         raised: BaseException | None = None
         try:
-            yield cast(Session, _Guarded(session, self._sandbox, self._activity))
+            yield cast(Session, _Guarded(session, self._sandbox, self._activity, self._episode))
         except BaseException as error:
             raised = error
         with self._named(lambda error: error is raised):
@@ -318,6 +341,14 @@ class _Guarded:
                 raise plugin_error("sandbox", self._inner, error, self._sandbox) from error
             error.source = error.source or f"sandbox:{self._sandbox}"
             raise
+
+
+def _outcome(found: object) -> str:
+    if isinstance(found, RunResult):
+        return str(found.status)
+    if isinstance(found, Verdict):
+        return str(found.status) if found.status is not RunStatus.OK else "passed" if found.passed else "failed"
+    return "ok"
 
 
 def _is_callers(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from agentgym.types import (
     Message,
     Outcome,
     SandboxSpec,
+    SandboxTrace,
     Stop,
     Task,
     ToolTrace,
@@ -108,6 +109,7 @@ def encode_episode(episode: Episode) -> dict[str, Json]:
             for turn in episode.turns
         ],
         "tool_calls": [{**_fields(call), "arguments": pack(call.arguments)} for call in episode.tool_calls],
+        "sandbox_calls": list(map(_fields, episode.sandbox_calls)),
         "info": pack(episode.info),
         "error": _fields(episode.error) if episode.error else None,
     }
@@ -127,6 +129,7 @@ def decode_episode(record: Mapping[str, Any]) -> Episode:
         "tool_calls": [
             ToolTrace(**{**call, "arguments": unpack(call["arguments"])}) for call in record.get("tool_calls", ())
         ],
+        "sandbox_calls": [SandboxTrace(**call) for call in record.get("sandbox_calls", ())],
         "info": unpack(record["info"]),
         "branches": [tuple(branch) for branch in record.get("branches", ())],
         "stop": Stop(record["stop"]) if record["stop"] else None,

@@ -1,4 +1,4 @@
-"""The plugin `opentelemetry`: steps, episodes, turns, tool calls and grading as traces, by OTLP."""
+"""The plugin `opentelemetry`: steps, episodes, turns, tool calls, sandbox calls and grading as traces, by OTLP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from agentgym.errors import UserError, pip_install
 from agentgym.hooks import SinkFactory, hookimpl
 from agentgym.sinks import StepEpisodes
-from agentgym.types import Episode, Group, Json, ToolTrace
+from agentgym.types import Episode, Group, Json, SandboxTrace, ToolTrace
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +27,18 @@ About: TypeAlias = "Mapping[str, Value]"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What becomes a span. failed: why, of one that failed."""
+    """What becomes a span. failed: why, of one that failed. inner: its own parts, one after another."""
 
     name: str
     seconds: float
     about: About
     failed: str = ""
+    inner: tuple[Part, ...] = ()
 
 
 class OpenTelemetrySink:
-    """A trace for each step and each evaluation, with its episodes; an episode has its turns, tool calls and grading.
+    """A trace for each step and each evaluation, with its episodes; an episode has its turns, tool calls and grading,
+    and these and the episode have the calls of the sandbox that they made.
 
     exporter: any SpanExporter; None is OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says.
     Durations are measured, but for turns, which share an episode's time in the generator by their sampled tokens.
@@ -130,14 +133,15 @@ class OpenTelemetrySink:
         }
         if episode.reward is not None:
             about["agentgym.reward"] = episode.reward
-        whole = Part("episode", _seconds(episode), about, str(episode.error or ""))
-        now_s = end_s - whole.seconds
-        span = self._begin(whole, now_s, parent)
-        for part in _parts(episode):
-            child = self._begin(part, now_s, span)
-            now_s += part.seconds
-            child.end(_nanoseconds(now_s))
-        span.end(_nanoseconds(end_s))
+        whole = Part("episode", _seconds(episode), about, str(episode.error or ""), tuple(_parts(episode)))
+        self._write_part(whole, end_s - whole.seconds, parent)
+
+    def _write_part(self, part: Part, begin_s: float, parent: Any) -> None:
+        span, now_s = self._begin(part, begin_s, parent), begin_s
+        for one in part.inner:
+            self._write_part(one, now_s, span)
+            now_s += one.seconds
+        span.end(_nanoseconds(begin_s + part.seconds))
 
     def _begin(self, part: Part, begin_s: float, parent: Any) -> Any:
         context = self._trace.set_span_in_context(parent) if parent is not None else None
@@ -151,9 +155,16 @@ class OpenTelemetrySink:
 
 
 def _parts(episode: Episode) -> Iterator[Part]:
-    """The turns, each with its tool calls, and the grading and the rewards, in their order."""
-    calls = list(episode.tool_calls)
+    """The turns, each with its tool calls, and the grading and the rewards, in their order.
+
+    Calls of the sandbox are inside of the tool call or the grading that made them, or after their turn.
+    """
+    made: dict[object, list[SandboxTrace]] = defaultdict(list)
+    for one in episode.sandbox_calls:
+        made[one.part if one.part is not None else ("turn", one.turn)].append(one)
+    calls = [_call(call, made[place]) for place, call in enumerate(episode.tool_calls)]
     token_s = episode.timing_s.get("generate_s", 0.0) / max(1, episode.num_sampled_tokens)
+    yield from _of_sandbox(made["turn", 0])
     for number, turn in enumerate(episode.turns, start=1):
         about: About = {
             "gen_ai.operation.name": "chat",
@@ -163,22 +174,33 @@ def _parts(episode: Episode) -> Iterator[Part]:
             "agentgym.turn": number,
         }
         yield Part("turn", token_s * len(turn.completion_ids), about)
-        while calls and calls[0].turn <= number:
-            yield _call(calls.pop(0))
-    yield from map(_call, calls)  # a script that played the episode has calls and no turns
+        while calls and episode.tool_calls[-len(calls)].turn <= number:
+            yield calls.pop(0)
+        yield from _of_sandbox(made["turn", number])
+    yield from calls  # a script that played the episode has calls and no turns
     for name in ("grade", "score"):
-        if f"{name}_s" in episode.timing_s:
-            yield Part(name, episode.timing_s[f"{name}_s"], {})
+        inner = _of_sandbox(made[name])
+        if inner or f"{name}_s" in episode.timing_s:
+            seconds = episode.timing_s.get(f"{name}_s", sum(one.seconds for one in inner))  # unknown where it failed
+            yield Part(name, seconds, {}, inner=inner)
 
 
-def _call(call: ToolTrace) -> Part:
+def _call(call: ToolTrace, made: Sequence[SandboxTrace]) -> Part:
     about: About = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
         "agentgym.turn": call.turn,
         **({"error.type": call.error} if call.error else {}),
     }
-    return Part(f"execute_tool {call.name}", call.seconds, about, call.error)
+    return Part(f"execute_tool {call.name}", call.seconds, about, call.error, _of_sandbox(made))
+
+
+def _of_sandbox(calls: Sequence[SandboxTrace]) -> tuple[Part, ...]:
+    def part(one: SandboxTrace) -> Part:
+        about: About = {"agentgym.sandbox.call": one.name, "agentgym.sandbox.outcome": one.outcome}
+        return Part(f"sandbox {one.name}", one.seconds, about, one.outcome if one.raised else "")
+
+    return tuple(map(part, calls))
 
 
 def _seconds(episode: Episode) -> float:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import math
 import socket
-import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from otlp_server import collector, requests_of, spans_of
 from sampled import sampled_turn
 
 from agentgym.errors import UserError
 from agentgym.hooks import PluginRegistry
 from agentgym.sinks import StepEpisodes
-from agentgym.types import Episode, ErrorRecord, Group, Outcome, Stop, Task, ToolTrace
+from agentgym.types import Episode, ErrorRecord, Group, Outcome, SandboxTrace, Stop, Task, ToolTrace
 
 PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
 
@@ -66,27 +63,6 @@ def test_prometheus_refuses_an_address_that_is_taken_or_none(tmp_path: Path, mon
                 PluginRegistry.discover().sink("prometheus")().open(str(tmp_path), {})
 
 
-@contextmanager
-def collector() -> Iterator[tuple[str, list[bytes]]]:
-    """An OTLP server: its address, and the requests that it got."""
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", bodies
-        server.shutdown()
-        thread.join()
-
-
 def played_group() -> Group:
     """One episode with two turns and a call that failed, and one that broke."""
     task = Task(task_id="sum-1", prompt=({"role": "user", "content": "1 + 1?"},))
@@ -96,6 +72,11 @@ def played_group() -> Group:
         seed=0,
         turns=[sampled_turn((1, 2), (3,), version=1), sampled_turn((1, 2, 3, 4), (5, 6, 7), version=1)],
         tool_calls=[ToolTrace(turn=1, name="look", arguments={}, result="none \ud800", error="refused", seconds=0.5)],
+        sandbox_calls=[
+            SandboxTrace(name="write", outcome="ok", seconds=0.25, turn=0),
+            SandboxTrace(name="run", outcome="timeout", seconds=0.375, turn=1, part=0),
+            SandboxTrace(name="exec", outcome="SandboxLost", seconds=0.125, turn=2, part="grade", raised=True),
+        ],
         timing_s={"episode_s": 3.0, "generate_s": 2.0, "grade_s": 0.25, "score_s": 0.125},
         stop=Stop.DONE,
         outcome=Outcome.SCORED,
@@ -109,11 +90,6 @@ def played_group() -> Group:
 def test_an_otlp_server_gets_a_step_with_its_episodes_turns_calls_and_grading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(
-        "opentelemetry.exporter.otlp.proto.http", reason="pip install opentelemetry-exporter-otlp-proto-http"
-    )
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
     with collector() as (address, bodies):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         sink: Any = PluginRegistry.discover().sink("opentelemetry")()
@@ -122,10 +98,10 @@ def test_an_otlp_server_gets_a_step_with_its_episodes_turns_calls_and_grading(
         sink.log(4, {"time/step_s": 8.0, "train/kl": math.nan})
         sink.log_episodes(StepEpisodes(step=4, source="eval", groups=[played_group()] * 80))  # more than one request
         sink.close()
-    requests = list(map(ExportTraceServiceRequest.FromString, bodies))
+    requests = requests_of(bodies)
     resource = {one.key: one.value.string_value for one in requests[0].resource_spans[0].resource.attributes}
     assert (resource["service.name"], resource["agentgym.run"]) == ("agentgym", "one")
-    spans = [span for one in requests for span in one.resource_spans[0].scope_spans[0].spans]
+    spans = spans_of(bodies)
     names = {span.span_id: span.name for span in spans}
     shown = [
         (
@@ -135,19 +111,23 @@ def test_an_otlp_server_gets_a_step_with_its_episodes_turns_calls_and_grading(
         )
         for span in spans
     ]
-    assert sorted(shown[:8]) == [
+    assert sorted(shown[:11]) == [
         ("", "step", 8.0),
         ("episode", "execute_tool look", 0.5),
         ("episode", "grade", 0.25),
+        ("episode", "sandbox write", 0.25),
         ("episode", "score", 0.125),
         ("episode", "turn", 0.5),
         ("episode", "turn", 1.5),
+        ("execute_tool look", "sandbox run", 0.375),
+        ("grade", "sandbox exec", 0.125),
         ("step", "episode", 0.0),
         ("step", "episode", 3.125),
     ]
-    assert [span.status.message for span in spans[:8] if span.status.code == 2] == [
+    assert [span.status.message for span in spans[:11] if span.status.code == 2] == [
         "refused",
+        "SandboxLost",
         "sandbox:docker: InfraError: gone ?",
     ]
-    assert len({span.trace_id for span in spans[:8]}) == 1 and len({span.trace_id for span in spans}) == 2
-    assert len(requests) == 3 and len(shown) == 8 + 1 + 80 * 7 and shown[-1] == ("", "evaluation", 3.125)
+    assert len({span.trace_id for span in spans[:11]}) == 1 and len({span.trace_id for span in spans}) == 2
+    assert len(requests) == 3 and len(shown) == 11 + 1 + 80 * 10 and shown[-1] == ("", "evaluation", 3.125)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import fields, replace
 
 import pytest
@@ -19,10 +20,23 @@ from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.episode import EpisodePlayer
 from agentgym.rollout.sandboxes import choose_sandbox, watched
 from agentgym.rollout.scoring import Scorer
-from agentgym.sandbox import Capabilities, SandboxBackend, SandboxOptions, SandboxPlugin, SandboxUnavailable
+from agentgym.runs.records import decode_episode, encode_episode
+from agentgym.sandbox import (
+    Capabilities,
+    FileRefused,
+    GradeRequest,
+    RunResult,
+    RunStatus,
+    SandboxBackend,
+    SandboxOptions,
+    SandboxPlugin,
+    SandboxUnavailable,
+)
 from agentgym.testing import FakeSandbox, FakeSession
+from agentgym.testing import play as play_replies
 from agentgym.testing.fakes import ABLE
 from agentgym.text.chat import ChatRenderer
+from agentgym.tools import tool
 from agentgym.types import Outcome, SandboxSpec, Task
 
 
@@ -250,6 +264,71 @@ async def test_a_task_that_asks_for_none_gets_none(play) -> None:
     episode, _, _ = await play(task(), sandbox)
     assert sandbox.sessions == []
     assert episode.outcome is Outcome.INFRA_ERROR  # this environment needs one
+
+
+class Runner:
+    """Tools over an episode's sandbox."""
+
+    def __init__(self, context) -> None:
+        self.context = context
+
+    @tool(parallel_safe=True)
+    async def execute(self, code: str) -> str:
+        """Run code."""
+        return (await self.context.session.run(code)).stdout
+
+    @tool(parallel_safe=True)
+    async def judge(self) -> str:
+        """Judge it."""
+        return str((await self.context.sandbox.grade(GradeRequest(code="", entry="f", cases=()))).passed)
+
+
+class Graded(Environment):
+    name, tools, rewards, max_turns = "graded", Runner, {"success": 1.0}, 3
+
+    def tasks(self, split, seed=0):
+        yield task(session=True)
+
+    async def start(self, context):
+        await context.session.write("begun", b"")
+        return Runner(context)
+
+    async def reply(self, context):
+        context.info["success"] = True
+        return Reply(done=True)
+
+    async def grade(self, context):
+        with suppress(FileRefused):
+            await context.session.read("absent")
+
+
+async def test_an_episode_records_the_calls_of_its_sandbox_and_what_made_them() -> None:
+    failed = RunResult(status=RunStatus.TIMEOUT, exit_code=None, stdout="", stderr="")
+    sandbox = FakeSandbox(answer=lambda code, _: failed if code == "slow" else code, judge=False)
+
+    def calls(*names: str) -> dict[str, object]:
+        made = [
+            {
+                "type": "function",
+                "function": {"name": "execute" if n else "judge", "arguments": {"code": n} if n else {}},
+            }
+            for n in names
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": made}
+
+    episode = await play_replies(
+        Graded(), task(session=True), [calls("fast"), calls("slow", ""), "done"], sandbox=sandbox
+    )
+    found = [(one.name, one.outcome, one.part, one.raised) for one in episode.sandbox_calls]
+    assert found == [
+        ("write", "ok", None, False),
+        ("run", "ok", 0, False),
+        ("run", "timeout", 1, False),
+        ("grade", "failed", 2, False),
+        ("read", "FileRefused", "grade", True),
+    ]
+    assert all(one.seconds > 0 for one in episode.sandbox_calls)
+    assert decode_episode(json.loads(json.dumps(encode_episode(episode)))).sandbox_calls == episode.sandbox_calls
 
 
 def running(name: str, rank: int | None = None, *, grades: bool = False) -> tuple[str, SandboxPlugin]:
