@@ -90,6 +90,22 @@ class FileChange:
     kind: Literal["changed", "added", "deleted"]
 
 
+class Stream(Protocol):
+    """The standard input and output of a program. Raises OSError once it is gone."""
+
+    async def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Return when there is room for more."""
+        ...
+
+    def abort(self) -> None:
+        """Close both."""
+        ...
+
+
 class MachineFiles(Protocol):
     """Files of a task's container, through the engine: no program of the container plays a part.
 
@@ -139,6 +155,22 @@ class Machine(MachineFiles, Protocol):
     ) -> RunResult:
         """As `Session.exec`. user: `root`, `name`, `1000` or `1000:1000` in place of the session's; env: further
         variables. Raises UserError for a user that the image does not have."""
+        ...
+
+    def talk(
+        self,
+        command: Sequence[str],
+        *,
+        user: str = "",
+        env: Mapping[str, str] | None = None,
+        folder: str = ".",
+        errors: str = "/dev/null",
+    ) -> AbstractAsyncContextManager[Stream]:
+        """Start a program, and speak with it over its standard streams while the block lasts, beside commands.
+
+        errors: the file there to which its standard error is added. Raises InfraError where it does not start. What it
+        says is the agent's as much as the container is: it may be replaced, killed and faked.
+        """
         ...
 
     async def put(

@@ -15,6 +15,32 @@ HEAD = "#!/bin/sh\nmkdir -p /logs/verifier\n"
 SAYS = 'if {0}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'  # fmt: skip
 PYTEST_RUN = "cd /app && python3 -m pytest -q -p no:cacheprovider /tests/test_sums.py"
 
+SERVER = dedent("""\
+    import json, os, sys, time
+    print("the shop opens", file=sys.stderr)
+    TOOL = {"name": "price", "description": "What a thing costs.", "inputSchema": {
+        "type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        said = {}
+        if asked["method"] == "initialize":
+            said = {"result": {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                               "serverInfo": {"name": "shop", "version": "1"}}}
+        elif asked["method"] == "tools/list":
+            said = {"result": {"tools": [TOOL, {**TOOL, "name": "bash"}]}}
+        elif asked["method"] == "tools/call":
+            item = asked["params"]["arguments"]["item"]
+            if item == "patience":
+                time.sleep(1000)
+            text = "x" * (9 << 20) if item == "flood" else f"{sum(map(ord, item))} cents"
+            said = {"result": {"content": [{"type": "text", "text": text}]}}
+        elif "id" in asked:
+            said = {"error": {"code": -32601, "message": "no such method"}}
+        if said:
+            print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+""")
+ASKED = '{"id": 1, "method": "tools/call", "params": {"name": "price", "arguments": {"item": "lamp"}}}'
+
 TASKS: Mapping[str, Mapping[str, str]] = {
     "hello-file": {
         "task.toml": '[environment]\ndocker_image = "BUSYBOX"\nworkdir = "/app"\nmemory_mb = 128\n',
@@ -78,6 +104,23 @@ TASKS: Mapping[str, Mapping[str, str]] = {
         "instruction.md": "Write your user's number and $GREETING into /app/me.",
         "solution/solve.sh": 'echo "$(id -u) $GREETING" > /app/me\n',
         "tests/test.sh": HEAD + SAYS.format('[ "$(cat /app/me) $(id -u)" = "$WANTED hi 0" ]'),
+    },
+    "served": {
+        "task.toml": dedent("""\
+            [environment]
+            docker_image = "PYTHON"
+            workdir = "/app"
+            [[environment.mcp_servers]]
+            name = "shop"
+            transport = "stdio"
+            command = "python3"
+            args = ["server.py"]
+        """),
+        "instruction.md": "Write the price of a lamp, which the tool `price` knows, into /app/price.",
+        "environment/server.py": SERVER,
+        "solution/solve.sh": f"echo '{ASKED}' | python3 server.py | grep -o '[0-9]* cents' > price\n",
+        "tests/test.sh": HEAD + SAYS.format('[ "$(cat /app/price)" = "$(cat /tests/expected)" ]'),
+        "tests/expected": "426 cents\n",
     },
     "separate": {
         "task.toml": dedent("""\

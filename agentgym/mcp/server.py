@@ -14,8 +14,10 @@ from typing import Any, Self, TextIO, TypeVar, cast
 
 from agentgym.argument_types import ArgumentTypes
 from agentgym.errors import InfraError, UserError, nearest, pip_install
+from agentgym.mcp.lines import over
 from agentgym.mcp.messages import readable
 from agentgym.mcp.schemas import check_of, faults_of, shown
+from agentgym.sandbox import Machine
 from agentgym.tools import Schema, ToolCall, ToolResult
 from agentgym.utf8 import clean
 
@@ -55,6 +57,17 @@ class McpServer:
         """A server behind an address, over streamable HTTP: `http://host:port/mcp`."""
         _import_mcp()
         return cls(url, partial(_as_it_is, url), **limits)
+
+    @classmethod
+    def inside(
+        cls, machine: Machine, command: str, *arguments: str, name: str = "", limits: Mapping[str, Any] = {}, **how: Any
+    ) -> Self:
+        """A server that is started in a task's container. how: as `Machine.talk` takes it: user, env, folder, errors.
+
+        Whoever owns the container can kill and replace it: what it says proves nothing."""
+        _import_mcp()
+        words = (command, *arguments)
+        return cls(name or " ".join(words), lambda errors: readable(over(machine.talk(words, **how))), **limits)
 
     @classmethod
     def of(cls, server: object, **limits: Any) -> Self:

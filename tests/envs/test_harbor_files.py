@@ -86,7 +86,7 @@ def test_unknown_keys_are_ignored_and_reported() -> None:
         ({"task.toml": "[environment]\nenv = {A = '${NO_SUCH_VARIABLE}'}"}, "the variable NO_SUCH_VARIABLE is not set"),
         (
             {"task.toml": "[[environment.mcp_servers]]\nname = 's'\nurl = 'http://x'"},
-            "environment.mcp_servers (s) is not",
+            "environment.mcp_servers has 's' with transport 'sse', which is not supported",
         ),
     ],
 )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from harbor_cheats import CHEATS, preload
-from harbor_tasks import TASKS, remove, task_images, write_tasks
+from harbor_cheats import CHEATS, PLANT, preload, write
+from harbor_tasks import SERVER, TASKS, remove, task_images, write_tasks
 from played_tasks import DONE, played, running
 
 from agentgym.testing import play
-from agentgym.types import Outcome
+from agentgym.types import Message, Outcome
 from agentgym_envs.harbor.environment import Harbor
 from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
@@ -149,3 +149,69 @@ async def test_a_task_whose_oracle_fails_is_left_out_by_name(quick: Path, sandbo
     again = Harbor(path=str(quick), tasks=["start-script", "hello-file"])
     assert [task.task_id for task in again.tasks("test")] == ["hello-file"]
     assert again.split_note("test").startswith("1 of 2 tasks are left out: start-script: its oracle does not")
+
+
+def asking(item: str, tool: str = "price") -> Message:
+    call = {"type": "function", "function": {"name": tool, "arguments": {"item": item}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+@pytest.mark.hostile
+async def test_tools_of_a_tasks_own_server_are_offered_and_whoever_owns_the_server_earns_nothing_by_it(
+    folder: Path, sandbox: DockerBackend
+) -> None:
+    """The server may be killed, replaced, or told to hang: that is an answer to a call, and the episode is scored."""
+    environment = Harbor(path=str(folder / "served"), command_s=10.0)
+
+    def buys() -> Generator[Message, tuple[Message, ...], None]:
+        [said] = yield asking("lamp")
+        yield running(f"echo '{said['content']}' > price")[0]
+        yield DONE
+
+    kill = "for p in /proc/[0-9]*; do grep -qa ^python3 $p/cmdline && kill -9 ${p#/proc/}; done; "
+    planted = SERVER.replace("for line", f"os.system({PLANT!r})\nfor line").replace("sum(map(ord, item))", "1")
+    replaced = running(kill + write("/app/server.py", planted))[0]
+    says = {
+        "uses it": buys(),
+        "replaces it": [replaced, asking("lamp"), asking("lamp"), *running("echo 1 cents > price")],
+        "kills it": [running(kill)[0], asking("lamp"), asking("lamp"), DONE],
+        "removes it": [
+            running(kill + "rm server.py")[0],
+            asking("lamp"),
+            asking("lamp"),
+            *running("echo 426 cents > price"),
+        ],
+        "hangs it": [asking("patience"), asking("lamp"), DONE],
+        "floods": [asking("flood"), asking("lamp", "shop_bash"), DONE],
+        "wrong": [asking("lamp", "nothing"), DONE],
+    }
+    episodes = await played(environment, sandbox, [("served", script) for script in says.values()])
+    found = {
+        name: (one.reward, [call.result for call in one.tool_calls]) for name, one in zip(says, episodes, strict=True)
+    }
+    assert {name: reward for name, (reward, _) in found.items()} == {
+        name: float(name in ("uses it", "removes it")) for name in says
+    }
+    results = {
+        name: [text for text in texts if text and not text.startswith("[exit")] for name, (_, texts) in found.items()
+    }
+    died = "Error: the MCP server 'shop' died in a call of price"
+    assert results["uses it"] == ["426 cents"]
+    assert [results[name][0][: len(died)] for name in ("replaces it", "kills it", "removes it")] == [died] * 3
+    assert (results["replaces it"][1], results["kills it"][1]) == ("1 cents", "426 cents")  # it was started again
+    assert "the MCP server 'shop' did not start" in results["removes it"][1]
+    assert "did not answer within" in results["hangs it"][0] and results["hangs it"][1] == "426 cents"
+    assert results["floods"][0].startswith("Error: the MCP server 'shop' died") and results["floods"][1] == "426 cents"
+
+
+@pytest.mark.hostile
+async def test_a_server_that_does_not_start_is_the_tasks_fault_and_scores_nobody(
+    folder: Path, sandbox: DockerBackend
+) -> None:
+    (folder / "served/environment/server.py").write_text("raise SystemExit('no shop today')\n")
+    environment = Harbor(path=str(folder / "served"), oracle=False)
+    [task] = environment.tasks("test")
+    episode = await play(environment, task, [DONE], sandbox=sandbox, may_break=True)
+    assert episode.outcome is Outcome.INFRA_ERROR and episode.reward is None and episode.error is not None
+    assert "served: the MCP server 'shop' did not start" in episode.error.message
+    assert "no shop today" in episode.error.message

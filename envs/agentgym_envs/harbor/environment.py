@@ -13,7 +13,9 @@ from typing import Annotated, Any, ClassVar, Final
 
 from agentgym.env import Environment, EpisodeContext, Reply
 from agentgym.errors import InfraError, UserError, nearest
+from agentgym.mcp import McpServer
 from agentgym.rewards import reward
+from agentgym.tools import Tools
 from agentgym.types import Episode, Json, Message, SandboxSpec, Split, Task
 from agentgym_envs.harbor.datasets import check_broken, chosen, task_paths
 from agentgym_envs.harbor.folder import TaskFolder, read_folder, resolved
@@ -21,6 +23,7 @@ from agentgym_envs.harbor.judging import Seen, judge, untouched
 from agentgym_envs.harbor.origin import begin, begin_phase, solution_commands
 from agentgym_envs.harbor.pins import MOST_S, Pins, Shown, play_oracle
 from agentgym_envs.harbor.rewards import score_of
+from agentgym_envs.harbor.servers import Servers
 from agentgym_envs.harbor.shell import Work
 from agentgym_envs.harbor.task_config import MODES
 from agentgym_envs.harbor.testing import Tested
@@ -82,6 +85,8 @@ class Harbor(Environment[Work]):
         if not path:
             raise UserError("harbor: name a folder of tasks: --env.options.path FOLDER")
         self._folders, self.broken = _read(path, dataset, tasks, mode, memory_mib, skip_broken)
+        if any(task.config.machine.mcp_servers for task in self._folders.values()):
+            McpServer.stdio("true")  # not started: that the packages for it are there
         self._test_share, self._skip_broken = test_share, skip_broken
         self._plays_oracle = oracle
         self._command_s = command_s
@@ -154,7 +159,18 @@ class Harbor(Environment[Work]):
         origin = await begin(context.session, task)
         work = Work(context.session.machine, origin, command_s=self._command_s)
         await self._begin_phase(work, task)
+        if task.config.machine.mcp_servers:
+            work._servers = await Servers.start(context.session.machine, task, task.phases[0], origin, work)
         return work
+
+    async def toolbox(self, context: EpisodeContext[Work]) -> Tools | None:
+        """The shell, and the tools of the task's MCP servers."""
+        shell, servers = await super().toolbox(context), context.state._servers
+        return shell if servers is None or shell is None else servers.beside(shell)
+
+    async def finish(self, context: EpisodeContext[Work]) -> None:
+        if context.state is not None and context.state._servers is not None:
+            await context.state._servers.close()
 
     async def reply(self, context: EpisodeContext[Work]) -> Reply:
         """The agent calls its work done: the next step follows, if there is one."""

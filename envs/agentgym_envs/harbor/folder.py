@@ -98,9 +98,13 @@ def _check_supported(path: Path, config: TaskConfig) -> None:
     machines = {"environment": config.machine, "verifier.environment": config.verifier.machine}
     machines |= {f"steps.{step.name}.verifier.environment": step.verifier.machine for step in config.steps}
     for name, machine in machines.items():
-        if machine is not None and machine.mcp_servers:
-            servers = ", ".join(server.name for server in machine.mcp_servers)
-            raise UserError(f"task.toml: {name}.mcp_servers ({servers}) is not supported; leave the task out")
+        for server in machine.mcp_servers if machine is not None else ():
+            if name != "environment" or server.transport != "stdio":
+                raise UserError(
+                    f"task.toml: {name}.mcp_servers has {server.name!r} with transport {server.transport!r}, which is "
+                    "not supported: a task is one container, and servers start in the agent's, by their `command` "
+                    "(transport 'stdio')"
+                )
     found = [file for folder in ("environment", "tests", "steps") for file in (path / folder).rglob("*compose*.y*ml")]
     for file in found:
         if file.name in _COMPOSE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from agentgym.sandbox import Machine, RunStatus
 from agentgym.tools import ToolError
@@ -24,9 +25,15 @@ class Work:
         self._env = env
         self._user = ""
         self._until_s = math.inf  # the end of the agent's time, by the monotonic clock
+        self._servers: Any = None  # `Servers`, of a task with MCP servers
         self._step = 0
         self._judged = 0  # how many steps
         self._rewards: list[Mapping[str, float]] = []  # of those
+
+    @property
+    def _limit_s(self) -> float:
+        """Seconds that the next call may take."""
+        return max(1.0, min(self._command_s, self._until_s - time.monotonic()))
 
     async def bash(self, command: str) -> str:
         """Run a command line in the container. What it starts in the background keeps running.
@@ -34,7 +41,7 @@ class Work:
         Args:
             command: for the shell; it starts in the task's work folder
         """
-        limit_s = max(1.0, min(self._command_s, self._until_s - time.monotonic()))
+        limit_s = self._limit_s
         if "\0" in command:
             raise ToolError("a command has no NUL byte")
         ran = await self._machine.exec(

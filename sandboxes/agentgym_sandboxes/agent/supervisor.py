@@ -16,7 +16,7 @@ from .reactor import Reactor
 STDIN_FD = 0
 IDLE_S = 600.0  # the host pings every few seconds: it is gone
 BAD_FRAME = 71
-FAMILIES = {"session": ".session", "proxy": ".proxy", "forward": ".forward"}
+FAMILIES = {"session": ".session", "proxy": ".proxy", "forward": ".forward", "talk": ".talk"}
 """Imported when an op `family.something` comes first."""
 
 

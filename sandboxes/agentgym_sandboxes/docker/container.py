@@ -21,7 +21,7 @@ from agentgym_sandboxes.docker.failures import EngineError
 from agentgym_sandboxes.docker.image_facts import Image
 from agentgym_sandboxes.docker.machine import Machine
 from agentgym_sandboxes.docker.profile import SettingsOf, container_settings, session_settings
-from agentgym_sandboxes.docker.task_machine import DockerMachine, Exec
+from agentgym_sandboxes.docker.task_machine import DockerMachine, Exec, Talk
 from agentgym_sandboxes.host.answers import Crowded, NotAlone
 from agentgym_sandboxes.host.bundle import agent_argument
 from agentgym_sandboxes.host.running import wire_limits
@@ -230,10 +230,10 @@ class Container:
         return frame
 
     def task_machine(
-        self, image: Image, disk_mib: int, exec: Exec, end_processes: Callable[[], Awaitable[None]]
+        self, image: Image, disk_mib: int, exec: Exec, talk: Talk, end_processes: Callable[[], Awaitable[None]]
     ) -> DockerMachine:
         """The container as a task's machine. See `DockerMachine`."""
-        return DockerMachine(self._engine, self.name, image, self._owner, disk_mib, exec, end_processes)
+        return DockerMachine(self._engine, self.name, image, self._owner, disk_mib, exec, talk, end_processes)
 
     def give_up(self, why: str) -> None:
         """It can't be used any more: what is under way in it fails."""

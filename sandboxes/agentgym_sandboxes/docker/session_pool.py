@@ -108,6 +108,7 @@ class SessionPool(KeptPool):
                     env = await self._open_network(container, network, stack)
                 forward = None if self._forward is None else partial(self._forward, container, stack=stack)
                 session = DockerSession(container, self._config.memory_mib, self._meter, forward)
+                stack.push_async_callback(session.close)
                 await session.open(self._config, env, spec)
                 yield session
         finally:

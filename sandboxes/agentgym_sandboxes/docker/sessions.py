@@ -28,6 +28,7 @@ from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.container import Container
 from agentgym_sandboxes.docker.failures import ImageUnusable
 from agentgym_sandboxes.docker.machine import Machine, opening
+from agentgym_sandboxes.docker.talks import Talks
 from agentgym_sandboxes.docker.task_machine import DockerMachine
 from agentgym_sandboxes.host.answers import NO_ANSWER
 from agentgym_sandboxes.host.meter import CallMeter
@@ -55,6 +56,7 @@ class DockerSession(Session):
         self._memory_mib = memory_mib
         self._machine: Machine | None = None
         self._task_machine: DockerMachine | None = None
+        self._talks = Talks(container, self.exec_with)
         self._meter = meter or CallMeter()
         self._turns = asyncio.Lock()
         self._home = ""
@@ -71,8 +73,12 @@ class DockerSession(Session):
         self._home = str(frame.header.get("home"))
         if machine is not None and machine.request.profile == "task":
             self._task_machine = self._container.task_machine(
-                machine.image, spec.disk_mib, self.exec_with, self.end_processes
+                machine.image, spec.disk_mib, self.exec_with, self._talks.open, self.end_processes
             )
+
+    async def close(self) -> None:
+        """End what it speaks with; the container goes with its lease."""
+        await self._talks.close()
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> RunResult:
         """Run code in the session's Python."""

@@ -10,7 +10,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
@@ -24,6 +24,7 @@ from agentgym.sandbox import (
     Machine,
     MachineFiles,
     RunResult,
+    Stream,
 )
 from agentgym.types import Json
 from agentgym_sandboxes.docker.archives import checked_path, file_of, packed, tree_of
@@ -45,6 +46,8 @@ REMOVE_WITHIN_S, REMOVE_AGAIN_S = 30.0, 0.05
 _KINDS: tuple[Literal["changed", "added", "deleted"], ...] = ("changed", "added", "deleted")
 Exec = Callable[[Mapping[str, object], str | Sequence[str], str, str, Limits], Awaitable[RunResult]]
 """See `DockerSession.exec_with`."""
+Talk = Callable[[Sequence[str], str, Mapping[str, str], str, str], AbstractAsyncContextManager[Stream]]
+"""See `Talks.open`."""
 
 
 class ContainerFiles(MachineFiles):
@@ -98,6 +101,7 @@ class DockerMachine(ContainerFiles, Machine):
         owner: str,
         disk_mib: int,
         exec: Exec,
+        talk: Talk,
         end_processes: Callable[[], Awaitable[None]],
     ) -> None:
         async def container() -> str:
@@ -109,6 +113,7 @@ class DockerMachine(ContainerFiles, Machine):
         self._owner = owner
         self._disk_mib = disk_mib
         self._exec = exec
+        self._talk = talk
         self._end_processes = end_processes
 
     async def exec(
@@ -123,6 +128,18 @@ class DockerMachine(ContainerFiles, Machine):
     ) -> RunResult:
         """Raises UserError for a user that the image does not have."""
         return await self._exec({"user": user, "env": dict(env or {})}, command, stdin, folder, limits)
+
+    def talk(
+        self,
+        command: Sequence[str],
+        *,
+        user: str = "",
+        env: Mapping[str, str] | None = None,
+        folder: str = ".",
+        errors: str = "/dev/null",
+    ) -> AbstractAsyncContextManager[Stream]:
+        """Raises InfraError, and UserError for a user that the image does not have."""
+        return self._talk(command, user, env or {}, folder, errors)
 
     async def put(
         self, folder: str, files: bytes | Mapping[str, bytes] | Path, *, replace: bool = False, owner: int = 0
