@@ -33,6 +33,7 @@ from agentgym.recipe import build_recipe
 from agentgym.sandbox import SandboxUnavailable
 from agentgym.yaml import read_yaml
 
+NOTEBOOK = ROOT / "docs" / "first_steps.ipynb"  # its cells are run: test_notebook.py
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [c for block in BLOCKS if block.language in ("sh", "console") for c in commands(block)]
 COMMANDS += [command for page in PAGES for command in inline_commands(page)]
@@ -264,10 +265,12 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
     """As the strict build of `make site` demands, which `make test` does not make."""
     menu = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [page.name for page in (ROOT / "docs").glob("*.md")]
-    assert sorted(menu) == sorted([*pages, "environments_catalogue.md"])  # which website/hooks.py makes
+    assert sorted(menu) == sorted(
+        [*pages, "environments_catalogue.md", "first_steps.md"]
+    )  # website/hooks.py makes both
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", NOTEBOOK], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
         name, _, anchor = target.partition("#")
@@ -278,7 +281,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors, f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, NOTEBOOK], ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     rooms = ("agentgym", "envs", "plugins", "sandboxes", "apps", "tests", "benchmarks", "docs")
     ours = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.*")]

@@ -58,6 +58,10 @@ def test_all_public_modules_and_environments_have_their_texts(site: str, browser
     assert "Opened when the run starts" in page.inner_text("article")
     page.goto(site + "environments_catalogue.html")
     assert "max_difficulty" in page.inner_text("article") and page.locator("h2#code_exec").count() == 1
+    page.goto(site)
+    page.locator("article a", has_text="A notebook").click()
+    page.wait_for_url("**/first_steps.html")
+    assert "step-000008" in page.inner_text("article") and page.locator("article a[href$=ipynb]").count() == 1
     page.goto(site + f"changes/{VERSION}.html")
     assert page.locator("h2#what-it-does").count() == 1 and VERSION in page.inner_text("h1")
     page.close()

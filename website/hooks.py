@@ -1,5 +1,5 @@
-"""What the site has besides docs/: the API, the environments, the changes of each version, and links into the
-repository."""
+"""What the site has besides docs/: the API, the environments, the changes of each version, the notebook as a page, and
+links into the repository."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC: dict[str, str] = runpy.run_path(str(ROOT / "agentgym" / "public.py"))["PUBLIC"]
 LAST = "---\nsearch:\n  boost: 0.2\n---\n"  # in the results of a search, after the pages that explain
 CATALOGUE = "environments_catalogue.md"
+NOTEBOOK, NOTEBOOK_PAGE = "first_steps.ipynb", "first_steps.md"
 CHANGES: dict[str, tuple[str, str]] = runpy.run_path(str(ROOT / "website" / "changelog.py"))["sections"](
     (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 )
@@ -46,6 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
     pages = {"api/index.md": "\n".join(index), CATALOGUE: catalogue()}
     pages |= {f"api/{name}.md": f"{LAST}# {name}\n\n::: {name}\n" for name in PUBLIC}
     pages |= {f"changes/{version}.md": changes(version) for version in CHANGES}
+    pages[NOTEBOOK_PAGE] = notebook(ROOT / "docs" / NOTEBOOK)
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -67,6 +69,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{name})"
         return f"{text}" if name in text else f"{text} (`{name}`)"
 
+    if page.file.src_uri != NOTEBOOK_PAGE:
+        markdown = markdown.replace(f"({NOTEBOOK})", f"({NOTEBOOK_PAGE})")
     return _LINK.sub(outside, markdown)
 
 
@@ -75,6 +79,18 @@ def changes(version: str) -> str:
     date, text = CHANGES[version]
     text = re.sub(r"\]\((?!https?:)(docs/)?", lambda found: "](../" if found[1] else "](../../", text)
     return f"# {version} ({date})\n\n" + re.sub("^###", "##", text, flags=re.MULTILINE)
+
+
+def notebook(path: Path) -> str:
+    """Its texts, programs and what they printed when they were run last."""
+    found: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        found.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        printed = "".join("".join(one["text"]) for one in cell.get("outputs", []) if one.get("name") == "stdout")
+        found += [f"```text\n{printed.rstrip()}\n```"] * bool(printed)
+    found[0] += f"\n\nThis page is [a notebook]({path.name})."
+    return "\n\n".join(found)
 
 
 def catalogue() -> str:

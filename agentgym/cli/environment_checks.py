@@ -11,7 +11,7 @@ from agentgym.cli.failures import FAILED
 from agentgym.cli.results import figure
 from agentgym.commands.findings import say_finding
 from agentgym.commands.parser import Parser
-from agentgym.commands.shell import Shell
+from agentgym.commands.shell import Shell, can_redraw
 from agentgym.commands.stopping import run_until_stopped
 from agentgym.config import apply_overrides
 from agentgym.errors import UserError
@@ -92,7 +92,7 @@ def sections(overrides: list[str]) -> dict[str, Any]:
 
 def _progress(shell: Shell) -> Callable[[str], None]:
     """One line on a terminal that is overwritten; nothing elsewhere."""
-    if not shell.err.isatty():
+    if not can_redraw(shell.err):
         return lambda text: None
 
     def say(text: str) -> None:

@@ -22,6 +22,11 @@ class FindPlugins(Protocol):
     def __call__(self, disabled: Sequence[str] = ()) -> PluginRegistry: ...
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Whether it is a terminal with colours and a cursor. Commands of a notebook get one whose lines only stay."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and "JPY_PARENT_PID" not in os.environ
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
     """Output streams and plugins of one command. plugins: discovers them; tests replace it."""
@@ -32,7 +37,7 @@ class Shell:
 
     @property
     def is_terminal(self) -> bool:
-        return self.out.isatty() and os.environ.get("TERM") != "dumb"
+        return can_redraw(self.out)
 
     @property
     def width(self) -> int:
