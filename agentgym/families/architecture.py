@@ -65,6 +65,7 @@ class Architecture:
     products and the values' have biases. layers: the kind of each layer by transformers' names ("full_attention",
     "sliding_attention", "linear_attention", ...); empty where all are "full_attention". window: tokens that
     "sliding_attention" reaches back, the own one included; of "chunked_attention" the size of a chunk.
+    renormalised: its config.json has norm_topk_prob, see `Router.scores`.
     own_shapes: of a model whose weights are not those of a dense Llama, Qwen2 or Qwen3.
     """
 
@@ -87,6 +88,7 @@ class Architecture:
     window: int | None = None
     head: HeadTransform = HeadTransform()
     experts: Experts | None = None
+    renormalised: bool = False
     own_shapes: WeightShapes | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -48,6 +48,7 @@ def read(config: Mapping[str, Any], path: object) -> Architecture:
         window=window,
         head=head_transform(built),
         experts=experts,
+        renormalised=bool(_field(built, "norm_topk_prob")),
         own_shapes=WeightShapes(shapes),
     )
 

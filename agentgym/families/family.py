@@ -30,6 +30,8 @@ class Family:
     """As config.json names it, and its text part's, where that has a name of its own."""
     dense: Dense | None = None
     """What the trainer engine `titan` and the native generator need, which compute nothing else."""
+    mixture: Dense | None = None
+    """What `titan` needs of a mixture of experts that it computes: its layers beside the experts."""
     packs: Literal["mask", "row"] = "mask"
     """"mask": documents of one row are kept apart by masks, which the start of a run proves. "row": each sample needs a
     row of its own, because a layer carries state along the row."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,19 @@ def dense_of(config: Mapping[str, Any], path: object) -> Architecture:
     if refused := family.dense.refusal(config):
         raise UserError(f"{path}: trainer.engine titan and generator.engine native do not compute {refused}")
     return family.dense.read(config, path)
+
+
+def read_titan(folder: Path) -> Architecture:
+    """As `read_dense`, of mixtures of experts too; their layers with experts are in `experts`."""
+    config, path = read_config(folder), folder / "config.json"
+    family = families().get(str(config.get("model_type")))
+    if family is None or family.mixture is None:
+        return dense_of(config, path)
+    if refused := family.mixture.refusal(config):
+        raise UserError(f"{path}: trainer.engine titan does not compute {refused}")
+    sizes = family.mixture.read(config, path)
+    found = by_transformers.read(config, path)
+    return replace(found, rope_theta=sizes.rope_theta, rope_scaling=sizes.rope_scaling, layers=(), window=None)
 
 
 def known_router(architecture: Architecture) -> Router:

@@ -33,7 +33,7 @@ def _row(family: Family) -> tuple[str, ...]:
     masks = "packed" if family.masks == "positions" else "packed, by our masks"
     return (
         ", ".join(f"`{name}`" for name in family.model_types),
-        "titan, transformers" if dense else "transformers",
+        "titan, transformers" if dense or family.mixture else "transformers",
         "a sample a row" if family.packs == "row" else masks,
         "all" if family.adapter_targets == DENSE_TARGETS else ", ".join(f"`{name}`" for name in family.adapter_targets),
         "" if family.router else "nf4",

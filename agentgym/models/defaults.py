@@ -84,11 +84,12 @@ def _model_defaults(path: str, given: Mapping[str, object], rates: LearningRates
         device = _device(section, given)
         dtype = "bfloat16" if device == "cuda" else "float32"
         found[f"{section}.dtype"] = Default(value=dtype, source=f"the device: {device}")
-    compiled = _device("trainer", given) == "cuda"
-    found["trainer.compile"] = Default(value=compiled, source=found["trainer.dtype"].source)
+    on_gpu, exchanged = _device("trainer", given) == "cuda", given.get("trainer.expert_parallel", 1) != 1
+    source = "trainer.expert_parallel, with which nothing is compiled" if exchanged else found["trainer.dtype"].source
+    found["trainer.compile"] = Default(value=on_gpu and not exchanged, source=source)
     if config or any(key in given for key in LENGTHS):
         found |= _lengths(config, given, MAX_LENGTHS.get(path, MAX_LENGTH))
-    if compiled and config:
+    if on_gpu and config:
         found[ROWS] = _rows(given.get("trainer.seq_len", found["trainer.seq_len"].value), config)
     return found | _rate(config, rates or LEARNING_RATES)
 

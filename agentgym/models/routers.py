@@ -6,7 +6,6 @@ is trained as ever. Axes: T tokens of one pass, E experts, K choices of a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
 from agentgym.families.family import Router
-from agentgym.families.registry import architecture_of, known_router, read_config
+from agentgym.families.registry import known_router, read_architecture
 
 Chosen: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """What a router of transformers returns: scores before the softmax [T, E], weights [T, K] and ids [T, K] of experts."""
@@ -28,20 +27,21 @@ class Routers:
     They stay until others are given: where activations are computed again in the backward pass, they see the same.
     """
 
-    def __init__(self, body: nn.Module, architecture: Architecture, router: Router, *, renormalised: bool) -> None:
-        """body: the model without its head; it has `layers`. renormalised: norm_topk_prob of the config.
+    def __init__(self, body: nn.Module, architecture: Architecture, router: Router) -> None:
+        """body: the model without its head; it has `layers`.
 
         Raises UserError where a layer with experts has no router of that name.
         """
         assert architecture.experts is not None
         self.routes: Tensor | None = None
         self._top_k = architecture.experts.top_k
-        self._scores = "renormalised" if router.scores == "all" and renormalised else router.scores
+        self._scores = router.scores
+        if router.scores == "all" and architecture.renormalised:
+            self._scores = "renormalised"
         self._recorded: list[Tensor | None] | None = None
-        layers: Sequence[nn.Module] = body.layers  # type: ignore[assignment]
         for index, number in enumerate(architecture.experts.layers):
             try:
-                module = layers[number].get_submodule(router.module)
+                module = body.get_submodule(f"layers.{number}.{router.module}")
             except AttributeError as error:
                 raise UserError(
                     f"layer {number} of this {architecture.model_type} has no router {router.module!r}, so choices of "
@@ -79,9 +79,8 @@ class Routers:
 
 def routers_of(body: nn.Module, folder: Path) -> Routers:
     """The routers of the model in a folder. body: see `Routers`. Raises UserError where it has none that are known."""
-    config = read_config(folder)
-    architecture = architecture_of(config, folder / "config.json")
-    return Routers(body, architecture, known_router(architecture), renormalised=bool(config.get("norm_topk_prob")))
+    architecture = read_architecture(folder)
+    return Routers(body, architecture, known_router(architecture))
 
 
 def chosen_weights(scores_TE: Tensor, ids_TK: Tensor, kind: str) -> Tensor:
@@ -95,6 +94,5 @@ def chosen_weights(scores_TE: Tensor, ids_TK: Tensor, kind: str) -> Tensor:
 def freeze(body: nn.Module, architecture: Architecture, router: Router) -> None:
     """Leaves the routers as they are: their weights get no gradient."""
     assert architecture.experts is not None
-    layers: Sequence[nn.Module] = body.layers  # type: ignore[assignment]
     for number in architecture.experts.layers:
-        layers[number].get_submodule(router.module).requires_grad_(False)
+        body.get_submodule(f"layers.{number}.{router.module}").requires_grad_(False)

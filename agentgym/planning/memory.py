@@ -72,7 +72,7 @@ def trainer_parts(
     """
     size, parameters = BYTES[trainer.dtype], model.num_parameters / GIB
     shards = sharding(trainer)
-    tensor = trainer.tensor_parallel
+    tensor: float = trainer.tensor_parallel
     kept = LayerTokens.of(model, compiled=trainer.compile)
     per_layer: int = getattr(kept, trainer.activation_checkpoint)
     rows_tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // trainer.data_ranks))
@@ -90,6 +90,7 @@ def trainer_parts(
         "activations": per_layer * model.num_layers * tokens * size / GIB,
         "head": max(head, again),  # the layer that is computed again comes after the head is done
     }
+    tensor /= held_share(model, trainer.expert_parallel)
     if is_sharded(trainer):
         layers, embedding = 2 * layer_parameters(model) / GIB, model.vocab_size * model.dim / GIB
         whole, spared = parameters, saved
@@ -100,7 +101,7 @@ def trainer_parts(
         parts["dequantized"] = max(map(math.prod, quantized)) * (MADE_BYTES + size) / GIB
     if trainer.context_parallel > 1:  # keys and values of whole rows, and their gradients
         parts["context"] = 4 * model.num_kv_heads * model.head_dim * rows_tokens * size / tensor / GIB
-    if trainer.reduce_gradients == "last" and trainer.procs > tensor:
+    if trainer.reduce_gradients == "last" and trainer.procs > trainer.tensor_parallel:
         parts["unreduced"] = 4 * trained / tensor
     return parts | {"process": CONTEXT_GIB if on_gpu else PROCESS_GIB}
 
@@ -151,6 +152,14 @@ def _adapted(model: Architecture, lora: LoraConfig) -> list[tuple[int, ...]]:
 def layer_parameters(model: Architecture) -> float:
     embeddings = model.vocab_size * model.dim * (1 if model.tied else 2)
     return (model.num_parameters - embeddings) / model.num_layers
+
+
+def held_share(model: Architecture, expert_parallel: int) -> float:
+    """The share of the weights that a rank has when what it computes is gathered: others' experts are not."""
+    if expert_parallel == 1:
+        return 1.0
+    experts = sum(math.prod(shape) for name, shape in model.hf_shapes().items() if ".experts." in name)
+    return 1.0 - experts / model.num_parameters * (1.0 - 1.0 / expert_parallel)
 
 
 def is_sharded(trainer: TrainerConfig) -> bool:

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
-from agentgym.models.routers import Routers
+from agentgym.models.routers import Routers, freeze
 from agentgym.trainer import titan
 from agentgym.trainer.attention import packed_mask
 from agentgym.trainer.compile_cache import keep_compiled
@@ -23,6 +23,7 @@ from agentgym.trainer.critic import Critic
 from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
+from agentgym.trainer.mixture import ROUTER, MixtureNames
 from agentgym.trainer.model import HuggingFaceNames, titan_config
 from agentgym.trainer.parallel import Ranks, expected_warnings_off
 from agentgym.trainer.recompute import recompute
@@ -94,7 +95,7 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         model, adapter, routers = build_by_transformers(architecture, setup, ranks, flex=flex)
         masks = masks_by_family(architecture, trainer.dtype)
     else:
-        model, adapter = _build_by_titan(architecture, setup, ranks, flex=flex)
+        model, adapter, routers = _build_by_titan(architecture, setup, ranks, flex=flex)
         masks = model.get_attention_masks if flex else partial(packed_mask, dtype=getattr(torch, trainer.dtype))
     if on_cpu:
         for module in model.modules():
@@ -117,10 +118,13 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
     )
 
 
-def _build_by_titan(architecture: Architecture, setup: TrainerSetup, ranks: Ranks, *, flex: bool) -> tuple[Any, Any]:
-    trainer = setup.trainer
+def _build_by_titan(
+    architecture: Architecture, setup: TrainerSetup, ranks: Ranks, *, flex: bool
+) -> tuple[Any, Any, Routers | None]:
+    trainer, routers = setup.trainer, None
     config = titan_config(architecture, setup, flex=flex)
-    titan.set_qwen3_sharding_config(config, enable_sp=ranks.parallelism.enable_sequence_parallel, enable_ep=False)
+    sequence, experts = ranks.parallelism.enable_sequence_parallel, trainer.expert_parallel > 1
+    titan.set_qwen3_sharding_config(config, enable_sp=sequence, enable_ep=experts)
     if trainer.lora.rank:
         config = with_adapters(config, trainer.lora)
     if trainer.float8 != "off":
@@ -128,13 +132,20 @@ def _build_by_titan(architecture: Architecture, setup: TrainerSetup, ranks: Rank
     torch.manual_seed(trainer.seed)
     with torch.device("meta"):
         model = config.build()
+    names: Any = HuggingFaceNames(config)
+    if architecture.experts is not None:
+        names = MixtureNames(names, architecture.experts)
+        if trainer.router == "freeze":
+            freeze(model, architecture, ROUTER)
+        if trainer.router_replay == "rollout":
+            routers = Routers(model, architecture, ROUTER)
     store_frozen_as(model, trainer.dtype)
     _shard(model, trainer, ranks, setup.folder)
     model.to_empty(device=ranks.device)
     with torch.no_grad(), expected_warnings_off():
         model.init_states()
     model.train()
-    return model, HuggingFaceNames(config)
+    return model, names, routers
 
 
 def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) -> None:
@@ -143,7 +154,7 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
     if dims.cp_enabled:
         blocks: Any = model.layers
         gather_context([block.attention.inner_attention for block in blocks.values()], dims.get_mesh("cp"))
-    if dims.tp_enabled:
+    if dims.tp_enabled or dims.ep_enabled:
         model.parallelize(dims)  # type: ignore[operator]
     recompute(model, trainer, folder)
     if trainer.compile:
@@ -158,6 +169,8 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
         param_dtype=getattr(torch, trainer.dtype),
         reduce_dtype=torch.float32,
         pp_enabled=False,
+        ep_degree=dims.ep,
+        edp_mesh=dims.get_mesh(["efsdp"]) if dims.ep_enabled else None,
     )
 
 

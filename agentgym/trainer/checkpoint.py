@@ -26,11 +26,13 @@ CHECKED_BYTES = 1 << 30  # of each file; all of it up to a size that takes about
 class Manifest:
     """files: name to (size in bytes, CRC-32 of its first GiB). lora: None in one of an older version.
 
-    base: the digest of a quantized base; empty where none was quantized.
+    engine: of the trainer; empty in one of an older version. base: the digest of a quantized base; empty where none was
+    quantized.
     """
 
     step: int
     architecture: dict[str, object]
+    engine: str
     lora: dict[str, object] | None
     base: str
     files: Fingerprints
@@ -48,6 +50,7 @@ def write_manifest(
     step: int,
     architecture: Architecture,
     lora: LoraConfig,
+    engine: str = "",
     quantize: Quantize = "none",
     base: str = "",
 ) -> None:
@@ -57,7 +60,7 @@ def write_manifest(
     """
     files = {path.name: (known or {}).get(path.name) or _fingerprint(path) for path in sorted(folder.iterdir())}
     content: dict[str, object] = {"format": FORMAT, "step": step, "architecture": _described(architecture)}
-    content |= {"lora": _plain(lora, quantize), "base": base, "files": files}
+    content |= {"engine": engine, "lora": _plain(lora, quantize), "base": base, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -71,6 +74,7 @@ def read_manifest(folder: str) -> Manifest:
         return Manifest(
             step=int(content["step"]),
             architecture=dict(content["architecture"]),
+            engine=content.get("engine", ""),
             lora=content.get("lora"),
             base=content.get("base", ""),
             files={name: (size, crc) for name, (size, crc) in content["files"].items()},
@@ -129,9 +133,17 @@ def check_adapters(folder: str, lora: LoraConfig, quantize: Quantize) -> None:
         )
 
 
-def check_base(folder: str, base: str) -> None:
-    """Raises UserError for adapters that were trained on another quantized base. base: the digest of the trainer's."""
-    if (saved := read_manifest(folder).base) not in ("", base):
+def check_origin(folder: str, engine: str, base: str) -> None:
+    """Raises UserError for weights of another trainer engine, and for adapters that were trained on another quantized
+    base. base: the digest of the trainer's.
+    """
+    manifest = read_manifest(folder)
+    if manifest.engine not in ("", engine):
+        raise UserError(
+            f"the checkpoint {folder} is of the trainer engine {manifest.engine}, and the trainer's is {engine}: "
+            "resume with the trainer.engine and trainer.expert_parallel that the run was started with"
+        )
+    if (saved := manifest.base) not in ("", base):
         raise UserError(
             f"the adapters in {folder} were trained on another quantized base (digest {saved}, the model's is {base}): "
             "resume with the model, model.quantize and trainer.dtype that the run was started with"

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
 from agentgym.families.quantized import Quantize, quantized_shapes
-from agentgym.families.registry import family_of, read_architecture, read_dense
+from agentgym.families.registry import family_of, read_architecture, read_dense, read_titan
 from agentgym.models.safetensors import read_shapes
 from agentgym.trainer.config import LORA_TARGETS, TrainerConfig
 
@@ -20,19 +20,21 @@ def choose_engine(
 
     Raises UserError for a model that the engine does not compute, and for settings that it does not have.
     """
-    why_not_titan, architecture = "", None
+    why_not_titan, architecture, wants_experts = "", None, trainer.expert_parallel > 1
     if trainer.engine != "transformers" and quantize == "none":
         try:
-            architecture = read_dense(folder)
+            architecture = (read_titan if wants_experts or trainer.engine == "titan" else read_dense)(folder)
         except UserError as error:
             if trainer.engine == "titan":
                 raise
             why_not_titan = str(error)
     if architecture is not None:
+        _check_mixture(trainer, architecture)
         return replace(trainer, engine="titan"), architecture
     lacking = {
         f"trainer.tensor_parallel {trainer.tensor_parallel}": trainer.tensor_parallel > 1,
         f"trainer.context_parallel {trainer.context_parallel}": trainer.context_parallel > 1,
+        f"trainer.expert_parallel {trainer.expert_parallel}": wants_experts,
         f"trainer.float8 {trainer.float8}": trainer.float8 != "off",
     }
     if refused := [name for name, given in lacking.items() if given]:
@@ -52,6 +54,34 @@ def choose_engine(
     if lora.targets == LORA_TARGETS:
         lora = replace(lora, targets=targets)
     return replace(trainer, engine="transformers", lora=lora), found
+
+
+def _check_mixture(trainer: TrainerConfig, found: Architecture) -> None:
+    """Raises UserError for settings that titan does not have with the model's experts."""
+    if found.experts is None:
+        if trainer.expert_parallel > 1:
+            raise UserError(
+                f"trainer.expert_parallel is {trainer.expert_parallel}, and a {found.model_type} has no experts: leave "
+                "it out"
+            )
+        return
+    lacking = {
+        f"trainer.tensor_parallel {trainer.tensor_parallel}": trainer.tensor_parallel > 1,
+        f"trainer.context_parallel {trainer.context_parallel}": trainer.context_parallel > 1,
+        f"trainer.float8 {trainer.float8}": trainer.float8 != "off",
+        f"trainer.lora.rank {trainer.lora.rank}": trainer.lora.rank > 0,
+        "trainer.compile": trainer.compile,
+    }
+    if refused := [name for name, given in lacking.items() if given]:
+        raise UserError(
+            f"the trainer engine titan has no {' and no '.join(refused)} for a mixture of experts: leave it out; "
+            "trainer.engine=transformers has adapters and compiles"
+        )
+    if found.experts.num % trainer.expert_parallel:
+        raise UserError(
+            f"trainer.expert_parallel is {trainer.expert_parallel}, which the model's {found.experts.num} experts are "
+            "no multiple of"
+        )
 
 
 def _check_names(found: Architecture, folder: Path) -> None:

@@ -94,14 +94,16 @@ class LoraConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
     engine: TrainerEngine = "auto"
-    """`titan` is TorchTitan, for dense models of the families that it computes exactly; `transformers` takes any model
-    that transformers knows; `auto` is titan where it computes the model."""
+    """`titan` is TorchTitan, for models of the families that it computes exactly; `transformers` takes any model that
+    transformers knows; `auto` is titan where it computes the model, a mixture of experts with expert_parallel alone."""
     procs: int = 1
     """Processes of the trainer, one for each of its GPUs."""
     tensor_parallel: int = 1
     """Ranks that share the matrices of each layer; for models whose layers do not fit one GPU."""
     context_parallel: int = 1
     """Ranks that share the tokens of each row; for long rows."""
+    expert_parallel: int = 1
+    """Ranks that share the experts of each layer and send each other tokens; of a mixture that `titan` computes."""
     data_parallel_shard: int = -1
     """Ranks over which FSDP shards weights and optimizer; -1 is all that tensor_parallel and context_parallel leave."""
     seq_len: int = 1024
@@ -176,6 +178,10 @@ class TrainerConfig:
             raise ValueError(
                 f"trainer.procs {self.procs} must be a multiple of trainer.tensor_parallel {self.tensor_parallel} "
                 f"times trainer.context_parallel {self.context_parallel}"
+            )
+        if self.expert_parallel < 1 or self.procs % self.expert_parallel:
+            raise ValueError(
+                f"trainer.procs {self.procs} must be a multiple of trainer.expert_parallel {self.expert_parallel}"
             )
         if self.context_parallel > 1 and self.seq_len % (2 * self.ranks_of_a_row):
             raise ValueError(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import InfraError
+from agentgym.families.registry import read_architecture
 from agentgym.plugin_errors import blamed
 from agentgym.rl.losses import TrainedTokens
 from agentgym.rl.losses.aggregation import token_weights
@@ -24,7 +25,7 @@ from agentgym.rl.packing import TrainBatch, of_trained, unpack
 from agentgym.trainer import titan
 from agentgym.trainer.accumulation import Accumulation
 from agentgym.trainer.build import build
-from agentgym.trainer.checkpoint import check_base, write_manifest
+from agentgym.trainer.checkpoint import check_origin, write_manifest
 from agentgym.trainer.choice import choose_engine
 from agentgym.trainer.export import exporter, full_hf_weights, load_hf, mix_weights, name_export, write_gathered
 from agentgym.trainer.faults import Faults
@@ -85,7 +86,8 @@ class TrainingEngine:
         self._quantized_base = self._adapters.base_digest() if setup.quantize != "none" else ""
         describe = partial(
             write_manifest,
-            architecture=self._architecture,
+            architecture=read_architecture(Path(setup.model_path)),
+            engine=trainer.engine,
             lora=trainer.lora,
             quantize=setup.quantize,
             base=self._quantized_base,
@@ -208,7 +210,7 @@ class TrainingEngine:
             self._drop_update()
             raise
         parameters, limit = list(self._model.parameters()), self._setup.optimizer.max_grad_norm
-        norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True))
+        norm = float(titan.clip_grad_norm_(parameters, limit, foreach=True, ep_enabled=self._ranks.dims.ep_enabled))
         if not math.isfinite(norm):
             self._drop_update()
             raise RuntimeError(
@@ -341,9 +343,9 @@ class TrainingEngine:
     def load(self, folder: str) -> None:
         """Continue from a checkpoint; the next steps are bitwise equal to those after it was saved.
 
-        Raises UserError for one that can't be read, or belongs to another quantized base.
+        Raises UserError for one that can't be read, or belongs to another engine or quantized base.
         """
-        check_base(folder, self._quantized_base)
+        check_origin(folder, self._trainer.engine, self._quantized_base)
         self.step = load_checkpoint(folder, self._built, self._ranks)
         self._mismatch.load(Path(folder))
 

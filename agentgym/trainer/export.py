@@ -35,7 +35,8 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     """
     state = model.state_dict()
     if adapter.joins:
-        _load_joined(state, adapter, folder)
+        weights = _load_joined(adapter.to_hf(state), adapter, folder)
+        model.load_state_dict(state | adapter.from_hf(weights), strict=True)
         return
     weights = adapter.to_hf(state)
     try:
@@ -46,8 +47,9 @@ def load_hf(model: nn.Module, adapter: Any, folder: str, *, sharded: bool) -> No
     model.load_state_dict(state | adapter.from_hf(weights), strict=True)
 
 
-def _load_joined(state: Mapping[str, Tensor], adapter: Any, folder: str) -> None:
-    missing = set(adapter.to_hf(state))
+def _load_joined(state: dict[str, Tensor], adapter: Any, folder: str) -> dict[str, Tensor]:
+    """state: by Hugging Face name; it is changed."""
+    missing = set(state)
     try:
         for name, given in adapter.joined(read_folder(Path(folder))):
             if name in missing:
@@ -57,6 +59,7 @@ def _load_joined(state: Mapping[str, Tensor], adapter: Any, folder: str) -> None
         raise UserError(f"the weights in {folder} could not be loaded: {error}") from error
     if missing:
         raise UserError(f"the weights in {folder} could not be loaded: there is no {sorted(missing)[0]}")
+    return state
 
 
 def _as_own(own: Tensor, given: Tensor) -> Tensor:

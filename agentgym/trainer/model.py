@@ -16,6 +16,7 @@ from agentgym.trainer import titan
 from agentgym.trainer.attention import PackedFlex, PackedSDPA
 from agentgym.trainer.head import LogProbHead, scoring_of
 from agentgym.trainer.lora import SeparateQKV
+from agentgym.trainer.mixture import mixture_config
 from agentgym.trainer.setup import TrainerSetup
 
 _DRAWN = {"weight": partial(nn.init.normal_, std=0.02), "bias": nn.init.zeros_}
@@ -45,11 +46,11 @@ def titan_config(architecture: Architecture, setup: TrainerSetup, *, flex: bool)
             param_init=_DRAWN,
             scoring=scoring_of(setup, architecture.head),
         ),
-        layers=[layer(fused=not setup.trainer.lora.rank, flex=flex) for _ in range(architecture.num_layers)],
+        layers=[layer(index, fused=not setup.trainer.lora.rank, flex=flex) for index in range(architecture.num_layers)],
     )
 
 
-def _layer(architecture: Architecture, rope: Any, *, fused: bool, flex: bool) -> Any:
+def _layer(architecture: Architecture, rope: Any, index: int, *, fused: bool, flex: bool) -> Any:
     """fused: queries, keys and values are one matrix."""
     dim = architecture.dim
     attention = titan.make_gqa_config(
@@ -73,10 +74,18 @@ def _layer(architecture: Architecture, rope: Any, *, fused: bool, flex: bool) ->
         attention_norm=_norm(dim, architecture),
         ffn_norm=_norm(dim, architecture),
         attention=attention,
-        feed_forward=titan.make_ffn_config(
-            dim=dim, hidden_dim=architecture.ffn_dim, w1_param_init=_DRAWN, w2w3_param_init=_DRAWN
-        ),
+        **_feed_forward(architecture, index),
     )
+
+
+def _feed_forward(architecture: Architecture, index: int) -> dict[str, Any]:
+    width = architecture.ffn_dim
+    if architecture.experts is not None:
+        if index in architecture.experts.layers:
+            return {"moe": mixture_config(architecture, index, _DRAWN)}
+        width = architecture.hf_shapes()[f"model.layers.{index}.mlp.gate_proj.weight"][0]
+    dense = titan.make_ffn_config(dim=architecture.dim, hidden_dim=width, w1_param_init=_DRAWN, w2w3_param_init=_DRAWN)
+    return {"feed_forward": dense}
 
 
 def _norm(size: int, architecture: Architecture) -> Any:

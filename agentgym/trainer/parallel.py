@@ -146,6 +146,7 @@ def join(config: TrainerConfig) -> Ranks:
     parallelism = titan.ParallelismConfig(
         tensor_parallel_degree=config.tensor_parallel,
         context_parallel_degree=config.context_parallel,
+        expert_parallel_degree=config.expert_parallel,
         data_parallel_shard_degree=config.data_parallel_shard,
         spmd_backend="partial_dtensor",  # the default fails with more than one process on torch 2.13
     )

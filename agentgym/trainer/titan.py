@@ -103,7 +103,12 @@ try:
     from torchtitan.models.common.attention import create_attention_mask as create_attention_mask
     from torchtitan.models.common.config_utils import make_ffn_config as make_ffn_config
     from torchtitan.models.common.config_utils import make_gqa_config as make_gqa_config
+    from torchtitan.models.common.moe import GroupedExperts as GroupedExperts
+    from torchtitan.models.common.moe import MoE as MoE
+    from torchtitan.models.common.moe import RoutedExperts as RoutedExperts
+    from torchtitan.models.common.moe import TokenChoiceTopKRouter as TokenChoiceTopKRouter
     from torchtitan.models.common.param_init import skip_param_init as skip_param_init
+    from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher as AllToAllTokenDispatcher
     from torchtitan.models.qwen3.model import Qwen3Model as Qwen3Model
     from torchtitan.models.qwen3.model import Qwen3TransformerBlock as Qwen3TransformerBlock
     from torchtitan.models.qwen3.sharding import set_qwen3_sharding_config as set_qwen3_sharding_config

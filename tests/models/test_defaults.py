@@ -66,6 +66,7 @@ def test_a_model_on_a_gpu_gets_bfloat16_and_compile_and_on_a_cpu_neither(tmp_pat
     assert (on_gpu["trainer.dtype"], on_gpu["generator.dtype"]) == ("bfloat16", "bfloat16")
     assert (on_cpu["trainer.dtype"], on_cpu["generator.dtype"]) == ("float32", "float32")
     assert on_gpu["trainer.compile"] is True and on_cpu["trainer.compile"] is False
+    assert values(path, GPU | {"trainer.expert_parallel": 2})["trainer.compile"] is False
     mixed = values(path, {"trainer.device": "cuda", "generator.device": "cpu"})
     assert (mixed["trainer.dtype"], mixed["generator.dtype"]) == ("bfloat16", "float32")
 

@@ -28,8 +28,7 @@ def made(model_type: str) -> tuple[torch.nn.Module, Routers]:
         for parameter in model.parameters():
             parameter.normal_(0, 0.2) if parameter.dim() > 1 else parameter.uniform_(0.5, 1.5)
     assert family.router is not None
-    norm = bool(getattr(built, "norm_topk_prob", False))
-    return model, Routers(model.model, architecture_of(config, "config.json"), family.router, renormalised=norm)
+    return model, Routers(model.model, architecture_of(config, "config.json"), family.router)
 
 
 def loss_of(model: torch.nn.Module) -> Tensor:

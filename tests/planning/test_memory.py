@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
-from agentgym.families.registry import architecture_of
+from agentgym.families.family import tiny_config
+from agentgym.families.registry import architecture_of, families
 from agentgym.generators.config import GeneratorConfig
 from agentgym.models.released import RELEASED
 from agentgym.planning.memory import reference_parts, trainer_parts, version_gib
@@ -113,3 +115,15 @@ def test_a_version_in_the_store_is_of_adapters_alone_where_only_these_are_traine
     assert version_gib(model, generator, lora) == pytest.approx(4 * 41_943_040 / 2**30)
     for trainer in (TrainerConfig(), None):
         assert version_gib(model, generator, trainer) == pytest.approx(2 * 8.03e9 / 2**30, rel=0.01)
+
+
+def test_a_rank_of_expert_parallelism_gathers_its_own_experts_alone() -> None:
+    model = architecture_of(tiny_config(families()["qwen3_moe"]), "config.json")
+    experts = 2 * 4 * 3 * 32 * 16
+    config = TrainerConfig(procs=2, gather_weights="once", reduce_gradients="last")
+    whole, half = (
+        trainer_parts(model, replace(config, expert_parallel=ranks), on_gpu=True, batch_tokens=1024) for ranks in (1, 2)
+    )
+    for name in ("gathered", "unreduced"):
+        assert whole[name] - half[name] == pytest.approx(4 * experts / 2 / 2**30)
+    assert {name for name in whole if whole[name] != half[name]} == {"gathered", "unreduced"}

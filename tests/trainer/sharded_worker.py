@@ -1,7 +1,7 @@
 """One rank of sharded trainers, one after the other: of each three steps, then what the test compares, as JSON.
 
-Argument: JSON, of each trainer its model folder, work folder, tensor and context parallel sizes and the port where its
-ranks meet. RANK, WORLD_SIZE and MASTER_ADDR as torchrun sets them.
+Argument: JSON, of each trainer its model folder, work folder, tensor, context and expert parallel sizes and the port
+where its ranks meet. RANK, WORLD_SIZE and MASTER_ADDR as torchrun sets them.
 """
 
 import json
@@ -45,7 +45,13 @@ class Broken(Loss):
 
 
 def train(
-    model_path: str, folder: str, *, procs: int = 1, tensor_parallel: int = 1, context_parallel: int = 1
+    model_path: str,
+    folder: str,
+    *,
+    procs: int = 1,
+    tensor_parallel: int = 1,
+    context_parallel: int = 1,
+    expert_parallel: int = 1,
 ) -> dict[str, Any]:
     setup = TrainerSetup(
         model_path=model_path,
@@ -53,6 +59,7 @@ def train(
             procs=procs,
             tensor_parallel=tensor_parallel,
             context_parallel=context_parallel,
+            expert_parallel=expert_parallel,
             seq_len=128,
             rows_per_microbatch=1,
             logprob_chunk=16,
@@ -163,11 +170,11 @@ def failed_publication(engine: TrainingEngine) -> str:
 
 def main(trainers: str) -> None:
     found = []
-    for model_path, folder, tensor_parallel, context_parallel, port in json.loads(trainers):
+    for model_path, folder, *sizes, port in json.loads(trainers):
         os.environ["MASTER_PORT"] = str(port)
         procs = int(os.environ["WORLD_SIZE"])
-        sizes = {"tensor_parallel": tensor_parallel, "context_parallel": context_parallel}
-        found.append(train(model_path, folder, procs=procs, **sizes))
+        names = ("tensor_parallel", "context_parallel", "expert_parallel")
+        found.append(train(model_path, folder, procs=procs, **dict(zip(names, sizes, strict=True))))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -27,18 +27,26 @@ WORKER = Path(__file__).with_name("sharded_worker.py")
 
 FAMILIES = {"qwen3": 2e-5, "llama": 1e-3, "qwen2": 1e-3}
 """How near log-probabilities are: where gradients are nearly 0, three steps of AdamW make rounding larger."""
-WAYS = {"fsdp": (1, 1), "tensor": (2, 1), "context": (1, 2)}
-"""Tensor and context parallel sizes."""
+WAYS = {"fsdp": (1, 1, 1), "tensor": (2, 1, 1), "context": (1, 2, 1)}
+"""Tensor, context and expert parallel sizes."""
+EXPERTS = {"experts": (1, 1, 2)}
+"""By the engine titan, beside the other one."""
 OTHERS = ("gemma3_text", "qwen3_moe", "lfm2")
 """Of the engine transformers, which has FSDP alone."""
 FAMILIES |= dict.fromkeys(OTHERS, 1e-3)
 
 
-def ways_of(family: str) -> dict[str, tuple[int, int]]:
-    return {"fsdp": (1, 1)} if family in OTHERS else WAYS
+def ways_of(family: str) -> dict[str, tuple[int, int, int]]:
+    of_others = {"fsdp": (1, 1, 1)} | (EXPERTS if family == "qwen3_moe" else {})
+    return of_others if family in OTHERS else WAYS
 
 
-def run_ranks(trainers: Sequence[tuple[str, str, int, int]], count: int = 2) -> list[list[dict[str, Any]]]:
+def changes_of(family: str) -> dict[str, object]:
+    """transformers gives the row of a padding token no gradient, and titan has no such row."""
+    return {"pad_token_id": None} if family == "qwen3_moe" else {}
+
+
+def run_ranks(trainers: Sequence[tuple[str, str, int, int, int]], count: int = 2) -> list[list[dict[str, Any]]]:
     """Train with so many ranks, which start once for all trainers; of each trainer what its ranks print."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in trainers]
@@ -79,7 +87,9 @@ class Sharded:
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Sharded:
     """Every family in every way."""
     folder = tmp_path_factory.mktemp("sharded")
-    models = {family: write_model(folder / family / "model", family=family) for family in FAMILIES}
+    models = {
+        family: write_model(folder / family / "model", family=family, **changes_of(family)) for family in FAMILIES
+    }
     trainers = {
         (family, way): (models[family], str(folder / family / way), *sizes)
         for family in FAMILIES
@@ -100,7 +110,7 @@ def test_one_process_equals_fsdp_tensor_and_context_parallel(
     for name, sizes in ways_of(family).items():
         ranks = sharded.ranks[family, name]
         assert ranks[0]["steps"] == ranks[1]["steps"]
-        assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == max(sizes), "as many have it"
+        assert len(list((folder / name).glob("bad_batch_step_4_rank_*.pt"))) == max(sizes[:2]), "as many have it"
         for result in ranks:
             assert result["restored"] and result["parts"]
             assert result["followed"] == pytest.approx([0.75] * len(result["followed"]), abs=1e-4)
@@ -124,7 +134,8 @@ def test_one_process_equals_fsdp_tensor_and_context_parallel(
             ranks[0]["unpublished"] == "InfraError: another rank of the trainer could not store its part of the weights"
         )
         assert ranks[1]["unpublished"] == "OSError: the store is gone"
-        heir = make_engine(path=model_path)
+        engine_name = "titan" if name in EXPERTS else "auto"
+        heir = make_engine(path=model_path, engine=engine_name)
         heir.load(str(folder / name / "checkpoint"))
         reader = make_engine(path=str(folder / name / "exported"))
         for engine in (heir, reader):
@@ -134,14 +145,19 @@ def test_one_process_equals_fsdp_tensor_and_context_parallel(
 
 @pytest.mark.hostile
 def test_rows_are_shared_beside_data_and_tensor_parallelism(tmp_path: Path) -> None:
-    """Four ranks: two rows at a time, each over two of them; and each row over two by two."""
-    model_path = write_model(tmp_path / "model")
-    alone = train(model_path, str(tmp_path / "alone"))
-    ways = {"data": (1, 2), "tensor": (2, 2)}
-    trained = run_ranks([(model_path, str(tmp_path / way), *sizes) for way, sizes in ways.items()], 4)
-    for way, ranks in zip(ways, trained, strict=True):
-        assert len(list((tmp_path / way).glob("bad_batch_step_4_rank_*.pt"))) == (2 if way == "data" else 4)
+    """Four ranks: two rows at a time, each over two of them; each row over two by two; and experts over two by two."""
+    dense, mixture = (write_model(tmp_path / one, family=one, **changes_of(one)) for one in ("qwen3", "qwen3_moe"))
+    ways = {"data": (dense, 1, 2, 1), "tensor": (dense, 2, 2, 1), "experts": (mixture, 1, 1, 2)}
+    copies = {"data": 2, "tensor": 4, "experts": 1}  # ranks that have the same rows
+    trainers = [(model, str(tmp_path / way), *sizes) for way, (model, *sizes) in ways.items()]
+    trained = [*run_ranks(trainers[:2], 4), *run_ranks(trainers[2:], 4)]
+    expected = {
+        model: train(model, str(tmp_path / "alone" / str(number))) for number, model in enumerate((dense, mixture))
+    }
+    for (way, (model, *_)), ranks in zip(ways.items(), trained, strict=True):
+        assert len(list((tmp_path / way).glob("bad_batch_step_4_rank_*.pt"))) == copies[way]
+        near = 1e-5 if model == dense else 1e-3
         for result in ranks:
-            for expected, found in zip(alone["steps"], result["steps"], strict=True):
-                assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-            assert result["weights"] == pytest.approx(alone["weights"], rel=1e-5) and result["parts"]
+            for alone, found in zip(expected[model]["steps"], result["steps"], strict=True):
+                assert found == pytest.approx(alone, rel=1e-5, abs=1e-5)
+            assert result["weights"] == pytest.approx(expected[model]["weights"], rel=near) and result["parts"]

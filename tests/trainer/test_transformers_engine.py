@@ -21,6 +21,7 @@ from agentgym.models.routers import routers_of
 from agentgym.models.safetensors import read_folder, write_folder
 from agentgym.rl.losses.reinforce import Reinforce
 from agentgym.routes import Routes, joined
+from agentgym.trainer.checkpoint import check
 from agentgym.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from agentgym.trainer.engine import TrainingEngine
 from agentgym.trainer.journal import Batch, decode, encode
@@ -30,6 +31,8 @@ from agentgym.types import Sample
 from agentgym.weights.adapters import Base
 
 FAMILIES = sorted({family.model_types[0] for family in families().values()})
+TITAN = ("qwen3_moe", "titan")
+"""The mixture of experts that the other engine computes too."""
 RATE = 1e-2
 
 
@@ -61,10 +64,10 @@ def plain_step(model: Any, given: list[Sample]) -> float:
     )
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model_type", "name"), [*((one, "transformers") for one in FAMILIES), TITAN])
+def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, name: str, tmp_path: Path) -> None:
     model, _ = loaded(write_model(tmp_path / "model", family=model_type))
-    trainer = engine(tmp_path / "model", tmp_path)
+    trainer = engine(tmp_path / "model", tmp_path, engine=name)
     assert largest_difference(trainer, model) < 1e-5
     assert trainer._rows.one_per_row == (families()[model_type].packs == "row")
     norm = trainer.train_step(samples())["train/grad_norm"]
@@ -90,10 +93,10 @@ def routed(model: Any, folder: Path, shift: int = 0) -> list[Sample]:
     return found
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize(("model_type", "name"), [("qwen3_moe", "transformers"), ("gpt_oss", "transformers"), TITAN])
 @pytest.mark.parametrize("settings", [{}, {"activation_checkpoint": "full", "minibatches": 2}])
 def test_own_routes_replayed_change_no_step_and_others_do(
-    model_type: str, settings: dict[str, Any], tmp_path: Path
+    model_type: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Through packing, minibatches and recomputation, from a batch that went through the journal."""
     folder = tmp_path / "model"
@@ -101,7 +104,7 @@ def test_own_routes_replayed_change_no_step_and_others_do(
     own, others = routed(model, folder), routed(model, folder, shift=1)
     for replay, given in (("off", samples()), ("rollout", own), ("rollout", others)):
         # so slow that no route changes between two updates
-        trainer = engine(folder, tmp_path, rate=1e-7, router_replay=replay, **settings)
+        trainer = engine(folder, tmp_path, rate=1e-7, engine=name, router_replay=replay, **settings)
         assert trainer._rows.pack(given).num_rows < len(given)
         metrics = trainer.train_step(decode(encode(Batch(step=1, version=0, samples=given))).samples)
         losses.append((metrics["train/loss"], metrics["train/grad_norm"]))
@@ -119,6 +122,42 @@ def test_settings_that_the_engine_lacks_are_refused_by_name(tmp_path: Path) -> N
         engine(tmp_path / "model", tmp_path, **given)
     with pytest.raises(UserError, match=r"model_type is 'mistral'; trainer\.engine=titan"):
         engine(tmp_path / "model", tmp_path, engine="titan")
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "message"),
+    [
+        (
+            "qwen3_moe",
+            {"expert_parallel": 2, "lora": LoraConfig(rank=4)},
+            r"titan has no trainer\.lora\.rank 4 for a mix",
+        ),
+        (
+            "qwen3_moe",
+            {"expert_parallel": 2, "tensor_parallel": 2},
+            r"titan has no trainer\.tensor_parallel 2 for a mix",
+        ),
+        ("qwen3_moe", {"engine": "titan", "compile": True}, r"titan has no trainer\.compile for a mixture"),
+        ("qwen3_moe", {"expert_parallel": 3, "procs": 3}, r"expert_parallel is 3, .* model's 4 experts"),
+        ("qwen3_moe", {"expert_parallel": 2, "engine": "transformers"}, r"no trainer\.expert_parallel 2"),
+        ("olmoe", {"expert_parallel": 2}, r"no trainer\.expert_parallel 2: .*model_type is 'olmoe'"),
+        ("qwen3", {"expert_parallel": 2}, r"expert_parallel is 2, and a qwen3 has no experts"),
+    ],
+)
+def test_expert_parallelism_is_refused_by_name(
+    family: str, given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "model", family=family)
+    with pytest.raises(UserError, match=message):
+        engine(tmp_path / "model", tmp_path, **{"engine": "auto", "procs": 2} | given)
+
+
+def test_a_checkpoint_of_the_other_engine_is_refused_by_name(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", family="qwen3_moe")
+    engine(tmp_path / "model", tmp_path, engine="titan").save(str(tmp_path / "checkpoint"))
+    with pytest.raises(UserError, match=r"is of the trainer engine titan, and the trainer's is transformers: resume"):
+        engine(tmp_path / "model", tmp_path).load(str(tmp_path / "checkpoint"))
+    check(str(tmp_path / "checkpoint"), str(tmp_path / "model"))
 
 
 def test_weights_with_names_of_another_model_are_refused(tmp_path: Path) -> None:

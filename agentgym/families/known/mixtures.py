@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from agentgym.families.dense import Dense
 from agentgym.families.family import Family, Router
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FAMILIES = (
     Family(
         model_types=("qwen3_moe",),
+        mixture=Dense(qk_norm=True),
         adapter_targets=_ATTENTION,
         router=Router(module="mlp.gate", scores="all"),
         tiny={"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True},

@@ -56,35 +56,36 @@ class ExpertNames(FileNames):
 
     joins = True
 
-    def __init__(self, experts: Experts) -> None:
-        self._num = experts.num
+    def __init__(self, experts: Experts, parts: Mapping[str, tuple[str, ...]] = _PARTS) -> None:
+        """parts: see `_PARTS`."""
+        self._num, self._parts = experts.num, parts
 
     def separated(self, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
         stem, _, last = name.rpartition(".")
-        if last not in _PARTS or not stem.endswith(".experts"):
+        if last not in self._parts or not stem.endswith(".experts"):
             yield name, weight
             return
         for expert, matrix in enumerate(weight):
-            rows = matrix.chunk(len(_PARTS[last]))
-            yield from ((f"{stem}.{expert}.{part}.weight", one) for part, one in zip(_PARTS[last], rows, strict=True))
+            parts = self._parts[last]
+            rows = matrix.chunk(len(parts))
+            yield from ((f"{stem}.{expert}.{part}.weight", one) for part, one in zip(parts, rows, strict=True))
 
     def joined(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         waiting: dict[str, dict[tuple[int, str], Tensor]] = {}
         for name, weight in weights:
             stem, found, rest = name.partition(".experts.")
             expert, _, part = rest.removesuffix(".weight").partition(".")
-            last = next((last for last, parts in _PARTS.items() if part in parts), None)
+            last = next((last for last, parts in self._parts.items() if part in parts), None)
             if not found or last is None or not expert.isdigit():
                 yield name, weight
                 continue
             joined = f"{stem}.experts.{last}"
             have = waiting.setdefault(joined, {})
             have[int(expert), part] = weight
-            if len(have) == self._num * len(_PARTS[last]):
-                yield (
-                    joined,
-                    torch.stack([torch.cat([have[one, part] for part in _PARTS[last]]) for one in range(self._num)]),
-                )
+            parts = self._parts[last]
+            if len(have) == self._num * len(parts):
+                whole = [torch.cat([have[one, part] for part in parts]) for one in range(self._num)]
+                yield joined, torch.stack(whole)
                 del waiting[joined]
         if waiting:
             raise ValueError(f"some experts of {next(iter(waiting))} did not come")
