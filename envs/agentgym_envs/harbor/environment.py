@@ -232,6 +232,8 @@ class Harbor(Environment[Work]):
         rewards = await self._judge(context, work, task)
         if any(rewards.get(name, -math.inf) < least for name, least in phase.least.items()):
             return Reply(done=True)
+        if work._servers is not None:
+            await work._servers.close()  # they ended with the step's other processes; the next call starts them
         work._step += 1
         await self._begin_phase(work, task)
         return Reply(messages=({"role": "user", "content": task.phases[work._step].instruction},))
