@@ -31,7 +31,7 @@ from agentgym.commands.parser import Parser
 from agentgym.commands.stopping import Grace, Stopped, run_until_stopped
 from agentgym.config import to_mapping
 from agentgym.errors import UserError
-from agentgym.recipe import Command
+from agentgym.recipe import Command, Recipe
 from agentgym.rollout.agent_faults import DROPPED, dropped_line
 from agentgym.runs.changes import read_changes, with_values
 from agentgym.runs.curve import HELD_OUT, HELD_OUT_REWARD, REWARD, SUCCESS, series, terminal_plot
@@ -143,6 +143,7 @@ def _show_plan(finished: Finished, path: Path, arguments: argparse.Namespace, sh
             out_of_reach = error
     config, resume = to_mapping(recipe), bool(arguments.resume)
     lines = [*plan(recipe, held_out), *(placement := planned_lines(recipe, arguments))]
+    lines.append(f"pace         {_pace(recipe, path if resume else None)}")
     if arguments.json:
         shown = {"run_dir": str(path), "resume": resume, "config": config, "sources": sources, "placement": placement}
         shell.say_json(shown)
@@ -152,6 +153,17 @@ def _show_plan(finished: Finished, path: Path, arguments: argparse.Namespace, sh
         shell.say("\n".join(["Nothing was started. This would run:", *(f"  {line}" for line in lines)]))
     if out_of_reach is not None:
         raise out_of_reach
+
+
+def _pace(recipe: Recipe, earlier: Path | None) -> str:
+    """How long the steps will take, as far as it is known without starting anything. earlier: the run's folder."""
+    from agentgym.run.forecast import steps_forecast
+
+    rows = RunFolder.open(earlier).read_metrics() if earlier else []
+    done, steps = (rows[-1].step if rows else 0), recipe.loop.steps if recipe.sft is None else recipe.fine_tuning.steps
+    known = steps_forecast([row.metrics for row in rows], steps - done)
+    measured = "" if recipe.sft else "; `agentgym plan --measure` measures it without a run"
+    return str(known) if known else f"measured when the run starts, before its first step{measured}"
 
 
 def _train(

@@ -26,6 +26,7 @@ from agentgym.run.checkpoints import Checkpoints
 from agentgym.run.control import Control, StepLock
 from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends
 from agentgym.run.evaluate import measure
+from agentgym.run.forecast import PlayedForecast, is_probed, steps_forecast, token_s
 from agentgym.run.in_flight import InFlight
 from agentgym.run.metrics import StepClock, StepMeter
 from agentgym.run.resume import RunState, undo_later_steps
@@ -66,6 +67,7 @@ class AsyncRun:
     meter: StepMeter
     monitor: InfraMonitor
     last: Position
+    forecast: PlayedForecast | None = None
 
     @classmethod
     async def begin(cls, session: Session, lock: asyncio.Lock | None = None, later: Sequence[Change] = ()) -> AsyncRun:
@@ -129,6 +131,7 @@ class AsyncRun:
             meter=StepMeter(clock=StepClock(session.gym.activity)),
             monitor=InfraMonitor(settled.recipe.rollout.max_infra_error_share),
             last=position,
+            forecast=None if position.step else PlayedForecast(recipe=settled.recipe, note=session.reporter.note),
         )
 
     @property
@@ -150,14 +153,26 @@ class AsyncRun:
 
     async def measure_first(self) -> None:
         measures = self.measures_ends or self.measures_checkpoints
+        recipe, trainer = self.session.settled.recipe, self.session.engines.trainer
+        if self.forecast is not None and is_probed(recipe):
+            self.forecast.token_s = await token_s(
+                lambda samples: trainer.call(TrainerActor.logprobs, samples, True), recipe.trainer.seq_len
+            )
         if measures and self.state.first_eval is None and self.position == Position():
-            self.state.first_eval = await self._evaluate(0)
+            self.state.first_eval = await self._evaluate(0, forecast=self.forecast)
+            if self.forecast is not None:
+                self.forecast.say()
             self.folder.save_state(self.state.to_mapping())
+        elif self.forecast is not None:
+            self.forecast.begin(self.config.groups_per_step * self.config.group_size, evaluating=False)
 
     async def start_steps(self) -> None:
         self.control.begin(self.done)
         self.session.reporter.phase(f"training {self.config.steps - self.done} steps")
         self.meter.start(*await self._figures())
+        rows = [row.metrics for row in self.folder.read_metrics()] if self.done else []
+        if known := steps_forecast(rows, self.config.steps - self.done):
+            self.session.reporter.note(str(known))
 
     async def play(self, task: Task, group_id: int, version: int) -> Group:
         loop, engines = self.config, self.session.engines
@@ -167,6 +182,8 @@ class AsyncRun:
         )
         for episode in group.episodes:
             self.monitor.add(episode)
+            if self.forecast is not None and not self.done:
+                self.forecast.add(episode)
         assign_advantages(group, self.session.settled.recipe.advantage)
         engines.learner.ended(group)
         return group
@@ -285,12 +302,21 @@ class AsyncRun:
             run_dir=self.folder.path, steps=self.done, first=first, last=None, difference=None, stopped=reason
         )
 
-    async def _evaluate(self, step: int, num_tasks: int | None = None) -> EvalResult:
+    async def _evaluate(
+        self, step: int, num_tasks: int | None = None, forecast: PlayedForecast | None = None
+    ) -> EvalResult:
         """Evaluates the weights that the generators hold, which are those after `step`."""
         session, name = self.session, checkpoint_name(step)
-        player = session.engines.player
         return await measure(
-            session.gym, player, self.folder, session.reporter, session.sinks, step=step, name=name, num_tasks=num_tasks
+            session.gym,
+            session.engines.player,
+            self.folder,
+            session.reporter,
+            session.sinks,
+            step=step,
+            name=name,
+            num_tasks=num_tasks,
+            forecast=forecast,
         )
 
     def _mark(self, position: dict[str, Json]) -> None:

@@ -34,6 +34,7 @@ from agentgym.rollout.garbage import swept
 from agentgym.rollout.player import Player
 from agentgym.rollout.tasks import HeldOut, held_out_tasks
 from agentgym.run.engines import started_generators
+from agentgym.run.forecast import PlayedForecast
 from agentgym.run.gym import Gym
 from agentgym.run.metrics import counts_since
 from agentgym.run.settle import Settled
@@ -185,11 +186,12 @@ async def measure(
     num_tasks: int | None = None,
     weights: str = "",
     resume: bool = False,
+    forecast: PlayedForecast | None = None,
 ) -> EvalResult:
     """Play with a policy as it is now.
 
-    num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. The rest: see
-    `evaluate`.
+    num_tasks: instead of eval.tasks. weights: what identifies them, if a file holds them. forecast: learns from what
+    is played how long the run will take. The rest: see `evaluate`.
     """
     config = gym.settled.recipe.eval
     tasks = held_out_tasks(gym.environment, num_tasks or config.tasks)
@@ -222,9 +224,13 @@ async def measure(
         nonlocal done
         files.add(number, sample, episode)
         done += 1
+        if forecast is not None:
+            forecast.add(episode)
         if done * NUM_REPORTS // total > (done - 1) * NUM_REPORTS // total and done < total:
             reporter.phase(f"{done} of {total} episodes played")  # no success: short episodes end first
 
+    if forecast is not None:
+        forecast.begin(total - done, evaluating=True)
     with gym.activity.doing("evaluate"):
         rows = await play_eval(player, tasks, setup, known=known, ended=ended, scores_cuts=config.scores_cuts)
     files.save_episodes(rows, setup.numbers)

@@ -23,6 +23,7 @@ from agentgym.run.collecting import FILE, Lessons, collect, load_lessons, load_m
 from agentgym.run.ending import TrainResult, checkpoint_name, compare_ends, measure_end
 from agentgym.run.engines import start_trainer
 from agentgym.run.evaluate import evaluate
+from agentgym.run.forecast import is_probed, sft_forecast
 from agentgym.run.resume import RunState, StartPoint, undo_later_steps
 from agentgym.run.settle import Settled, at_checkpoint, settle_sampling
 from agentgym.run.sinks import Sinks
@@ -30,6 +31,7 @@ from agentgym.runs.folder import RunFolder
 from agentgym.runs.report import Reporter
 from agentgym.sinks import StepEpisodes
 from agentgym.trainer.actor import TrainerActor, TrainerStatus
+from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.types import Group, Message, Sample
 
 
@@ -117,6 +119,7 @@ class SftRun:
     sinks: Sinks = field(default_factory=Sinks)
     _checkpoints: Checkpoints | None = None
     _messages: Sequence[Sequence[Message]] = ()
+    _evaluation_s: float = 0.0  # of the first one
 
     @classmethod
     async def begin(
@@ -162,8 +165,10 @@ class SftRun:
 
     async def measure_first(self) -> None:
         if self.settled.recipe.evaluates and self.resumed_at is None:
+            began = time.monotonic()
             try:
                 await self.evaluate(0)
+                self._evaluation_s = time.monotonic() - began
             finally:
                 await asyncio.to_thread(shutil.rmtree, self._rounded, ignore_errors=True)
 
@@ -192,12 +197,27 @@ class SftRun:
             )
             if self.resumed_at is None:
                 await self.save(0)
+            await self._say_forecast(trainer, steps - self.done)
             self.reporter.phase(f"training {steps - self.done} steps")
             try:
                 yield SftTrainerCalls(checkpoints, self.sinks)
                 await checkpoints.finish()
             finally:
                 self._checkpoints = None
+
+    async def _say_forecast(self, trainer: TrainerKeeper, steps: int) -> None:
+        if not is_probed(self.settled.recipe):
+            return
+        trained = self.dataset.lessons.trained
+        tokens = sum(map(len, trained)) / len(trained)
+        forecast = await sft_forecast(
+            self.settled.recipe,
+            lambda samples: trainer.call(TrainerActor.logprobs, samples, True),
+            tokens,
+            steps,
+            self._evaluation_s,
+        )
+        self.reporter.note(str(forecast))
 
     async def held_out_loss(self) -> float:
         """Nats per token that would be trained, over conversations that are not."""
