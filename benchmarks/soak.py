@@ -140,6 +140,7 @@ def sample(root: psutil.Process, run: Path, counts: Path) -> dict[str, float]:
             found["processes"] += 1
             if counted := told(counts, process.pid):
                 found[f"tensors {name}"] = counted["tensors"]
+                found[f"heap {name}"] = counted["heap"] / 1024
     found["shared memory, bytes"] = sum(map(size, Path("/dev/shm").glob(f"agentgym-*-{root.pid}")))
     for entry in run.iterdir():
         if entry.name == "checkpoints":
@@ -241,6 +242,7 @@ def processes(watched: Watched, allow_kib: float) -> Iterator[tuple[list[str], b
                 f"{warm / 1024:.1f}",
                 f"{last / 1024:.1f}",
                 f"{slope:+.2f}",
+                f"{watched.figures.get(f'heap {process}', Series()).slope():+.2f}",
                 f"{slope * 3600 / watched.step_s / 1024:+.1f}",
                 f"{tensors.ends()[0]:.0f}",
                 f"{more:+.2f}",
@@ -254,7 +256,7 @@ def processes(watched: Watched, allow_kib: float) -> Iterator[tuple[list[str], b
 def others(watched: Watched) -> Iterator[tuple[list[str], bool]]:
     """A row for every other figure."""
     for name, series in sorted(watched.figures.items()):
-        if name.startswith(("KiB ", "tensors ")) or len(series.steps) < 2:
+        if name.startswith(("KiB ", "tensors ", "heap ")) or len(series.steps) < 2:
             continue
         first, last = (f"{value:,.0f}" for value in (series.values[0], series.values[-1]))
         if name.startswith("collected"):
@@ -294,7 +296,7 @@ def main() -> int:
         if not watched.figures:
             return 1
         first = list(processes(watched, arguments.allow or allow_kib))
-        heads = ["process/id", "MiB when warm", "at the end", "KiB a step", "MiB an hour", "tensors", "a step"]
+        heads = ["process/id", "MiB when warm", "at the end", "KiB a step", "in use", "MiB an hour", "tensors", "a step"]
         print(table([*heads, "beats in a forward pass", "verdict"], [row for row, _ in first]), "\n")
         second = list(others(watched))
         print(table(["figure", "at first", "at last", "growth", "verdict"], [row for row, _ in second]))

@@ -33,6 +33,7 @@ MONARCH_SETTINGS: Mapping[str, str] = {
     # Its own default. Every poll leaves 7 KiB in this process, and a death is reported at once by its pidfd.
     "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "10s",
     "HYPERACTOR_MESH_BOOTSTRAP_ENABLE_PDEATHSIG": "true",  # children die with their parent
+    "ENABLE_RECORDER_TRACING": "false",  # each actor keeps its last events, which nobody reads
     "HYPERACTOR_CODEC_MAX_FRAME_LENGTH": str(10**12),  # weights may travel as messages (TorchStore)
 }
 IDLE_LIMITS = (

@@ -7,6 +7,7 @@ at 2 KiB each with the tiny policy's, which takes hours to fill: here it remembe
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -40,7 +41,8 @@ def watch(folder: Path, every_s: float) -> None:
             keep_few_words()
         if beats % COUNTED == 0 and hasattr(sys.modules.get("torch"), "Tensor"):
             counts = [*counts[1 - LAST :], live_tensors()]
-            path.with_suffix(".new").write_text(json.dumps({"beats": beats, "met": met, "tensors": min(counts)}))
+            told = {"beats": beats, "met": met, "tensors": min(counts), "heap": heap_bytes()}
+            path.with_suffix(".new").write_text(json.dumps(told))
             path.with_suffix(".new").rename(path)
 
 
@@ -48,6 +50,20 @@ def keep_few_words() -> None:
     kind = getattr(sys.modules.get("agentgym.text.tokenizer"), "HuggingFaceTokenizer", None)
     for one in (one for one in gc.get_objects() if type(one) is kind):
         one._inner.backend_tokenizer.model._resize_cache(CACHED)
+
+
+class Heap(ctypes.Structure):
+    """C's `struct mallinfo2`, of all arenas."""
+
+    _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
+
+
+def heap_bytes() -> int:
+    """What C's allocator has given out: memory that grows beyond it is in pieces that are free."""
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = Heap
+    found = ask()
+    return found.field4 + found.field7  # mapped alone, and in arenas
 
 
 def live_tensors() -> int:
