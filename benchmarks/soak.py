@@ -42,7 +42,7 @@ MARKS = {"agentgym.rollout.worker": "reward workers", "monty": "monty"}  # in th
 COLLECTED = ("episodes", "evals", "metrics.jsonl", "events.log", "logs", "tensorboard")  # by design, with every step
 INSIDE = Path(__file__).with_name("soak_inside")
 JOURNAL_BYTES = 2**21  # the steps since the last checkpoint
-MONARCH_KIB_S = 0.7  # remain of its messages with every second, whatever a step does (docs/adr/0030)
+MONARCH_KIB_S = 0.3  # remain of its messages with every second, whatever a step does (docs/adr/0030)
 TENSORS = 0.2  # more live ones with each step are a leak
 TOSS = {
     "loop.groups_per_step": 2, "loop.group_size": 4, "loop.checkpoint_every": 20, "loop.check_sync_every": 10,

@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ASKED_EVERY_S = 60
 MONARCH_SETTINGS: Mapping[str, str] = {
-    # Its own default. Every poll leaves 7 KiB in this process, and a death is reported at once by its pidfd.
-    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "10s",
+    # Every question to a group leaves 5 KiB in this process, and a death is reported at once by its pidfd.
+    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": f"{ASKED_EVERY_S}s",
     "HYPERACTOR_MESH_BOOTSTRAP_ENABLE_PDEATHSIG": "true",  # children die with their parent
-    "ENABLE_RECORDER_TRACING": "false",  # each actor keeps its last events, which nobody reads
     "HYPERACTOR_CODEC_MAX_FRAME_LENGTH": str(10**12),  # weights may travel as messages (TorchStore)
 }
 IDLE_LIMITS = (
@@ -151,7 +151,8 @@ class Runtime(Caller):
         check_socket_folder()
         _use_transport(self._launcher.transport())
         _start_client()
-        monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * self._patience_s)}ms"))
+        patience_s = max(self._patience_s, 3 * ASKED_EVERY_S)  # nobody is silent because he was not asked
+        monarch.config.configure(**dict.fromkeys(IDLE_LIMITS, f"{round(1000 * patience_s)}ms"))
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         await super().__aenter__()

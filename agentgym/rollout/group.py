@@ -33,7 +33,7 @@ class InfraMonitor:
 
     def __init__(self, max_share: float, window: int = 200, at_least: int = 40) -> None:
         self._max_share = max_share
-        self._recent: deque[Episode] = deque(maxlen=window)
+        self._recent: deque[Episode | None] = deque(maxlen=window)  # None: one that nothing broke, with all its tokens
         self._at_least = at_least
         self.total = 0
         self._over: InfraError | None = None
@@ -45,14 +45,16 @@ class InfraMonitor:
         """
         if self._over is not None:
             raise self._over  # other groups that end meanwhile say the same, not more
-        self._recent.append(episode)
-        if len(self._recent) >= self._at_least and all(map(never_asked, self._recent)):
-            self._over = InfraError(f"the policy was never asked: {agent_faults(list(self._recent))}")
-            raise self._over
+        self._recent.append(episode if _is_broken(episode) or never_asked(episode) else None)
+        if len(self._recent) >= self._at_least:
+            unasked = [one for one in self._recent if one is not None and never_asked(one)]
+            if len(unasked) == len(self._recent):
+                self._over = InfraError(f"the policy was never asked: {agent_faults(unasked)}")
+                raise self._over
         if not _is_broken(episode):
             return
         self.total += 1
-        broken = [episode for episode in self._recent if _is_broken(episode)]
+        broken = [one for one in self._recent if one is not None and _is_broken(one)]
         share = len(broken) / len(self._recent)
         if len(self._recent) >= self._at_least and share > self._max_share:
             self._over = InfraError(self._report(broken, share))

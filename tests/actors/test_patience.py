@@ -31,6 +31,13 @@ async def test_monarchs_limits_are_the_patience() -> None:
         assert {name: config[name] for name in IDLE_LIMITS} == dict.fromkeys(IDLE_LIMITS, "20m 34s 500ms")
 
 
+async def test_a_group_is_asked_a_few_times_before_it_counts_as_silent() -> None:
+    async with Runtime(patience_s=5.0):
+        config = monarch.config.get_global_config()
+        assert os.environ["HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY"] == "60s"
+        assert {config[name] for name in IDLE_LIMITS} == {"3m"}
+
+
 @pytest.mark.hostile
 async def test_an_actor_that_is_stopped_for_seven_seconds_continues(tmp_path: Path) -> None:
     async with Runtime(log_dir=tmp_path):
