@@ -296,7 +296,7 @@ def main() -> int:
         if not watched.figures:
             return 1
         first = list(processes(watched, arguments.allow or allow_kib))
-        heads = ["process/id", "MiB when warm", "at the end", "KiB a step", "in use", "MiB an hour", "tensors", "a step"]
+        heads = ["process/id", "MiB warm", "at the end", "KiB a step", "in use", "MiB an hour", "tensors", "a step"]
         print(table([*heads, "beats in a forward pass", "verdict"], [row for row, _ in first]), "\n")
         second = list(others(watched))
         print(table(["figure", "at first", "at last", "growth", "verdict"], [row for row, _ in second]))

@@ -39,7 +39,7 @@ def watch(folder: Path, every_s: float) -> None:
         met += any(words.startswith("forward ") for one in extra.beat()["busy"] for words, *_ in one["frames"])
         if beats == SETTLED:
             keep_few_words()
-        if beats % COUNTED == 0 and hasattr(sys.modules.get("torch"), "Tensor"):
+        if beats % COUNTED == 0:
             counts = [*counts[1 - LAST :], live_tensors()]
             told = {"beats": beats, "met": met, "tensors": min(counts), "heap": heap_bytes()}
             path.with_suffix(".new").write_text(json.dumps(told))
@@ -67,11 +67,13 @@ def heap_bytes() -> int:
 
 
 def live_tensors() -> int:
-    """Counts the tensors that Python can see; what was frozen at the start is left out.
+    """Counts the tensors that Python can see, none without torch; what was frozen at the start is left out.
 
     All in one call into C: no other thread runs while `gc.get_objects` holds its objects. Half-made tuples are among
     them, which Python refuses to grow when somebody else holds them.
     """
+    if not hasattr(sys.modules.get("torch"), "Tensor"):
+        return 0
     kinds: dict[type, int] = {}
     _count_elements(kinds, map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
     tensor = sys.modules["torch"].Tensor

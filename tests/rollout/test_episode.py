@@ -376,12 +376,10 @@ def test_too_many_infrastructure_errors_end_the_run_with_the_causes(play):
 
 
 def test_what_watches_for_infrastructure_errors_keeps_no_episode_that_nothing_broke(play):
-    lost, _ = play(InfraError("no replica"))
     fine, _ = play("yes")
     monitor, references = InfraMonitor(max_share=1.0), sys.getrefcount(fine)
-    monitor.add(lost)
     monitor.add(fine)
-    assert sys.getrefcount(fine) == references and monitor.total == 1
+    assert sys.getrefcount(fine) == references
 
 
 def test_a_prompt_that_fills_the_episode_is_left_out_under_its_own_name(play):
