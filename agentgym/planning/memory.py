@@ -29,6 +29,7 @@ STAGED_SPARE_GIB = 1.0  # of a GPU, which stay free beside what vLLM merges befo
 STAGED_OTHERS_GIB = 4.0  # of a GPU, in use by other processes, from which on nothing is merged before
 MADE_BYTES = 6  # of a number of a matrix that is dequantized, beside the result
 HEAD_CHUNKS = 3  # of logits that the head has at a time
+WITH_GRADIENTS = 2.6  # times what a layer keeps, while all of it is computed again and goes backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ def trainer_parts(
     rows_tokens = min(trainer.rows_per_microbatch * trainer.seq_len, -(-batch_tokens // trainer.data_ranks))
     tokens = rows_tokens / trainer.ranks_of_a_row
     head = head_gib(model, trainer, tokens * tensor, trained=not trainer.lora.rank)
-    again = 0.0 if trainer.activation_checkpoint == "none" else kept.none * tokens * size / GIB
+    backward = {"none": 0.0, "full": WITH_GRADIENTS}.get(trainer.activation_checkpoint, 1.0)
+    again = backward * kept.none * tokens * size / GIB
     adapters = adapter_parameters(model, trainer.lora) / GIB
     trained, frozen = (adapters, parameters) if trainer.lora.rank else (parameters, 0.0)
     quantized = quantized_shapes(model, quantize).values()
