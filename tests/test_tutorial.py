@@ -1,4 +1,4 @@
-"""Two pages, followed word for word: each file is written where it says, each command is typed, for fewer steps."""
+"""Two pages, followed word for word: each file is written where it says, each command is typed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTER = {
     "agentgym eval builtin:tiny --env house_style ": "--eval.tasks 32",
     "agentgym train --env house_style ": "--loop.steps 18 --eval.tasks 48 --generator.replicas 1",
     "agentgym sft --env goods.py": "--generator.replicas 1",
-    "agentgym train --env goods.py": "--loop.steps 2 --eval.tasks 16 --eval.samples_per_task 1 --generator.replicas 1",
+    "agentgym train --env goods.py": "--generator.replicas 1",
 }
 """What is added to the words of the page: its own lengths need minutes on a busy machine, and find no other fault."""
 SERVER = "http://127.0.0.1:8720"  # of the page; the port that the test gets is another
@@ -123,4 +123,4 @@ def test_an_agent_on_data_of_its_own_is_fine_tuned_trained_and_compared(reader: 
     runs = reader.folder / "runs"
     warm, trained = (json.loads((runs / name / "comparison.json").read_text()) for name in ("warm", "trained"))
     assert warm["first"]["success"] == 0 and warm["difference"]["low"] > 0
-    assert trained["first"]["success"] > 0
+    assert trained["first"]["success"] > 0 and trained["difference"]["low"] > 0
