@@ -94,12 +94,12 @@ async def answer_calls(
     of one that has no answer, with the error `broken`.
     """
 
-    async def answer(call: Call, place: int) -> ToolTrace:
+    async def answer(call: Call, position: int) -> ToolTrace:
         if isinstance(call, MalformedCall):
             text = cut_text(f"Error: {call.fault}", max_chars)
             return ToolTrace(turn=turn, name="", arguments=call.text, result=text, error="malformed")
         began = time.perf_counter()
-        PART.set(place)
+        PART.set(position)
 
         def trace(result: str, error: str) -> ToolTrace:
             seconds = time.perf_counter() - began
@@ -115,7 +115,7 @@ async def answer_calls(
         return trace(cut_text(result.text, max_chars), result.error)
 
     if together:
-        traces += await all_together([answer(call, place) for place, call in enumerate(calls, len(traces))])
+        traces += await all_together([answer(call, position) for position, call in enumerate(calls, len(traces))])
         return
     try:
         for call in calls:

@@ -132,7 +132,7 @@ class PlayedForecast:
         loop = self.recipe.loop
         slots = total if evaluating else loop.num_slots * loop.group_size
         self._began, self._total, self._evaluating = self.clock(), total, evaluating
-        self._at_once = min(slots, self._places)
+        self._at_once = min(slots, self._slots)
 
     def add(self, episode: Episode) -> None:
         """An episode has ended. The forecast is made once enough have, unless the evaluation is over soon.
@@ -154,7 +154,7 @@ class PlayedForecast:
         return max(0, self._total - self._ended)
 
     @property
-    def _places(self) -> int:
+    def _slots(self) -> int:
         return self.recipe.generator.replicas * self.recipe.generator.max_batch
 
     @property
@@ -171,7 +171,7 @@ class PlayedForecast:
     def forecast(self, left: int = 0) -> Forecast:
         recipe, loop = self.recipe, self.recipe.loop
         trained = loop.groups_per_step * loop.group_size
-        in_flight = min(self._places, trained * (loop.max_staleness + 1))
+        in_flight = min(self._slots, trained * (loop.max_staleness + 1))
         # with fewer at a time each takes up to that share less time, and none where sampling waits for each token
         spread = math.sqrt(self._at_once / in_flight)
         sampling_s = self.episode_s * trained * spread * self._refills()
