@@ -90,7 +90,8 @@ async def play_in_session(name: str, **options: object) -> None:
     notes = episode.info["agent"]
     assert episode.stop is Stop.DONE and episode.info["success"] is True, notes
     assert episode.info["files"] == ["a.txt"] and len(prompts) == 3
-    assert "Network is unreachable" in prompts[1] and "And once more?" in prompts[2]
+    lost = "(empty)\nError: (none)\nExit Code: 1\n"  # Qwen Code may lose what a command prints that ends at once
+    assert ("Network is unreachable" in prompts[1] or lost in prompts[1]) and "And once more?" in prompts[2]
 
 
 @dataclass(frozen=True, kw_only=True)
