@@ -3,16 +3,18 @@
     python benchmarks/weights.py FOLDER --gpus 1 --replicas 1 --rounds 5
     python benchmarks/weights.py FOLDER --device cpu --rounds 2 --requests 4 --tokens 64
     python benchmarks/weights.py FOLDER_8B --store cuda_ipc --lora-rank 16      8B's adapters on two GPUs
-    python benchmarks/weights.py FOLDER_8B --store cuda_ipc --gpus 2 --shared --vllm-share 0.17     all weights
-    python benchmarks/weights.py FOLDER --store cuda_ipc --gpus 2 --shared --trainer tensor_parallel=2
+    python benchmarks/weights.py FOLDER_8B --store cuda_ipc --gpus 2 --first 0 --vllm-share 0.17    all weights
+    python benchmarks/weights.py FOLDER_8B --store cuda_ipc --gpus 2 --first 1 --replicas 3 --vllm-share 0.17
+    python benchmarks/weights.py FOLDER --store cuda_ipc --gpus 2 --first 0 --trainer tensor_parallel=2
     python benchmarks/weights.py FOLDER_OF_EXPERTS --trainer router_replay=rollout --rounds 2
 
 FOLDER: a model with weights or, as benchmarks/random_model.py writes it, without: then they are random, drawn at each
 start (its --weights draws them once). --lora-rank: the trainer trains and publishes adapters alone, in a fraction of
-the memory. Trainer ranks take the first GPUs, each replica the next one; with --shared one of the trainer's, where
-vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's `trainer`.
---options: more of vLLM's engine arguments. --turn: a file that runs share which start on the same GPUs side by side:
-each warms up, and measures when no other does. Before each push every trained weight is changed by an optimizer step.
+the memory. Trainer ranks take the first GPUs, each replica the next one; with --first they begin earlier, at one of
+the trainer's, where vLLM takes half of the memory. --vllm-share: another part of it. --trainer: fields of the recipe's
+`trainer`. --options: more of vLLM's engine arguments; one that has its `kv_cache_memory_bytes` starts beside the
+trainer. --turn: a file that runs share which start on the same GPUs side by side: each warms up, and measures when no
+other does. Before each push every trained weight is changed by an optimizer step.
 Samples of each replica are compared with the trainer's new weights before and after the update: stale and fresh. The
 exit code is 1 where the two can't be told apart. With router_replay=rollout the generators return the experts of each
 token, and k3 is exp(x) - 1 - x of x = trainer - sampler, a token, without and with their replay: of samples of the
@@ -20,9 +22,9 @@ weights before the update (before_) and of those after it (after_); moved: of th
 
 gb: of a version in the store. push_s: of the trainer. load_s: until the last replica has the weights. cpu_s: of all
 processes in both; with --requests 0 of nothing else. paused_s: requests stood still, of the slowest replica.
-link_share: the weights' bytes over load_s, of what a plain copy between the two GPUs reaches; not of adapters, which
-are merged. host_gb: of weights in /dev/shm. Prints one line of JSON a round, then a Markdown table of the first
-update and of the others' medians.
+link_share: the weights' bytes over load_s, of what a plain copy between the two GPUs reaches, for each of the replicas;
+not of adapters, which are merged. host_gb: of weights in /dev/shm. Prints one line of JSON a round, then a Markdown
+table of the first update and of the others' medians.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -207,13 +210,20 @@ class Sync:
         ]
 
 
+async def started(name: str, start: Awaitable[None]) -> None:
+    begin_s = time.perf_counter()
+    await start
+    print(f"{name} started after {time.perf_counter() - begin_s:.1f} s", file=sys.stderr, flush=True)
+
+
 async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[str, float]]) -> None:
     """Adds a row for each update when it is done."""
     gpu = arguments.device == "cuda"
     dtype = "bfloat16" if gpu else "float32"
     model_path = str(resolve_model(str(arguments.folder), folder, random_weights=arguments.random))
-    first = 0 if arguments.shared else arguments.gpus
-    share = arguments.vllm_share or (0.5 if arguments.shared else 0.7)
+    first = arguments.gpus if arguments.first is None else arguments.first
+    shared = first < arguments.gpus
+    share = arguments.vllm_share or (0.5 if shared else 0.7)
     routes = "router_replay=rollout" in arguments.trainer
     vllm = VllmEngineConfig(gpu_memory_utilization=share, enforce_eager=arguments.eager, options=arguments.options)
     config = GeneratorConfig(
@@ -256,16 +266,17 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             config=config, store=store, model_path=model_path, runtime=runtime, peer_gpus=peers
         )
         try:
-            if arguments.shared:  # vLLM counts what is free of the GPU, and the trainer takes what it leaves
-                await generator.start()
-                await trainer.start()
+            starts = [("generators", generator.start()), ("trainer", trainer.start())]
+            if shared and "kv_cache_memory_bytes" not in arguments.options:
+                for start in starts:  # vLLM counts what is free of the GPU, and the trainer takes what it leaves
+                    await started(*start)
             else:
-                await asyncio.gather(trainer.start(), generator.start())
+                await asyncio.gather(*(started(*start) for start in starts))
+            link = await asyncio.to_thread(link_bytes_per_s, first or arguments.gpus - 1) if gpu else 0.0
             sync = Sync(trainer, generator, arguments)
             if arguments.turn:
                 await trainer.train_step(await sync._samples(16))
                 await asyncio.to_thread(fcntl.flock, turns.enter_context(arguments.turn.open("w")), fcntl.LOCK_EX)
-            link = link_bytes_per_s(first or arguments.gpus - 1) if gpu else 0.0
             running = asyncio.create_task(sync.requests())
             try:
                 for version in range(1, arguments.rounds + 1):
@@ -293,7 +304,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpus", type=int, default=1, help="of the trainer")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--shared", action="store_true", help="replicas sit on the trainer's GPUs")
+    parser.add_argument("--first", type=int, metavar="GPU", help="of the replicas; default: after the trainer's")
     parser.add_argument("--vllm-share", type=float, metavar="SHARE", help="of the GPU's memory, for each replica")
     parser.add_argument("--store", choices=sorted(STORES), default="shared_memory")
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: it starts sooner")
@@ -305,8 +316,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64, help="in flight")
     parser.add_argument("--tokens", type=int, default=400, help="of each completion")
     arguments = parser.parse_args()
-    if arguments.shared and arguments.replicas > arguments.gpus:
-        parser.error(f"--shared has {arguments.gpus} GPUs of the trainer for {arguments.replicas} replicas")
     arguments.random = not any(arguments.folder.glob("*.safetensors"))
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""While vLLM generates, weights are opened, received where they are sent, and merged where they are adapters.
+"""While vLLM generates, weights are opened, fetched from other GPUs, and merged where they are adapters.
 
 So requests wait for copies alone, unless the GPU has no room for what is merged.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentgym.weights.adapters import Base, MergedWeights, Origin, has_adapters
 from agentgym.weights.reading import open_weights
-from agentgym.weights.store import SENT_SUFFIX, StoredWeights
+from agentgym.weights.store import GPU_SUFFIX, SENT_SUFFIX, StoredWeights
 
 SPARE_BYTES = 2**30  # of a GPU, which stay free beside the weights that are received
 OTHERS_BYTES = 4 * 2**30  # of a GPU, beyond this process's tensors: more of it belongs to other processes
@@ -74,6 +74,9 @@ class Staging:
                     self._weights = self._merged(list(stored) if self._received is None else self._received)
                 elif self.path.suffix != SENT_SUFFIX or (self._receive and has_room(stored, self._device)):
                     self._weights = list(stored)
+                    if self.path.suffix == GPU_SUFFIX and has_own_room(stored, self._device):
+                        # from the trainer's GPU to several replicas at once takes longer than a pause should
+                        self._weights = [(name, tensor.to(self._device)) for name, tensor in self._weights]
         except torch.OutOfMemoryError:
             self._weights = None
         except Exception as error:
@@ -89,7 +92,7 @@ class Staging:
         except torch.OutOfMemoryError:
             return self._base.merged(adapters, CPU).on(self._device)
         part = merged.parts()[1] if merged.origin == self._held else merged
-        if has_room(part, self._device) and not is_shared(self._device):
+        if has_own_room(part, self._device):
             with suppress(torch.OutOfMemoryError):
                 merged.make(name for name, _ in part.entries())
         return merged
@@ -104,12 +107,14 @@ def has_room(stored: StoredWeights | MergedWeights, device: torch.device) -> boo
     return sum(tensor.nbytes for _, tensor in stored.entries()) + SPARE_BYTES <= free
 
 
-def is_shared(device: torch.device) -> bool:
-    """Whether other processes use the device: what this one keeps for its next update would be missing there."""
-    if device.type != "cuda":
+def has_own_room(stored: StoredWeights | MergedWeights, device: torch.device) -> bool:
+    """Also that no other process uses the device: what this one keeps for its next update would be missing there."""
+    if not has_room(stored, device):
         return False
+    if device.type != "cuda":
+        return True
     free, total = torch.cuda.mem_get_info(device)
-    return total - free - torch.cuda.memory_reserved(device) > OTHERS_BYTES
+    return total - free - torch.cuda.memory_reserved(device) <= OTHERS_BYTES
 
 
 @contextmanager

@@ -94,6 +94,23 @@ async def test_it_does_not_wait_for_the_reading(tmp_path: Path, monkeypatch: pyt
     assert (await finished(made)).weights() == []
 
 
+@pytest.mark.parametrize("room", [True, False])
+async def test_what_is_on_another_gpu_is_copied_beforehand_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """The device that they are copied to is torch's meta device here."""
+
+    class OnAnotherGpu(list[tuple[str, torch.Tensor]]):
+        def entries(self):
+            return iter(self)
+
+    monkeypatch.setattr(staging, "open_weights", lambda path: OnAnotherGpu([("a", torch.arange(5.0))]))
+    monkeypatch.setattr(staging, "has_room", lambda stored, device: room)
+    for name, copied in (("7.gpu", room), ("7.safetensors", False)):
+        made = await finished(Staging(tmp_path / name, torch.device("meta"), receive=True, base=NO_BASE))
+        assert [tensor.device.type for _, tensor in made.weights()] == ["meta" if copied else "cpu"], name
+
+
 @pytest.mark.parametrize("receive", [True, False])
 async def test_adapters_are_received_and_merged_before_the_weights_are_asked_for(
     tmp_path: Path, old_model: PlainModel, receivers: list[str], receive: bool
