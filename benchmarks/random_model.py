@@ -26,7 +26,7 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -138,42 +138,43 @@ class SlowTools(Environment[random.Random]):
         return Reply(messages=({"role": "user", "content": content},))
 
 
-class _Changed:
-    """An engine that is asked for other lengths. Implements `GeneratorEngine`."""
+def changed(engine: Any, change: Callable[[GenerateRequest], GenerateRequest]) -> Any:
+    """The same engine, which is asked for other lengths. No wrapper: it would hide from `isinstance` what else the
+    engine can do, such as merging adapters.
+    """
+    kind: Any = type(engine)
 
-    def __init__(self, engine: Any, change: Any) -> None:
-        self._engine, self._change = engine, change
+    class Changed(kind):  # type: ignore[misc]
+        async def generate(self, request: GenerateRequest) -> Completion:
+            found: Completion = await super().generate(change(request))
+            return found
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        found: Completion = await self._engine.generate(self._change(request))
-        return found
+    engine.__class__ = Changed
+    return engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailedVllm(VllmEngineConfig):
     def build(self, generator: GeneratorConfig, model_path: str) -> Any:
-        return _Changed(VllmEngineConfig.build(self, generator, model_path), shortened)
+        return changed(VllmEngineConfig.build(self, generator, model_path), shortened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailedNative(NativeEngineConfig):
     def build(self, generator: GeneratorConfig, model_path: str) -> Any:
-        return _Changed(NativeEngineConfig.build(self, generator, model_path), shortened)
+        return changed(NativeEngineConfig.build(self, generator, model_path), shortened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullVllm(VllmEngineConfig):
     def build(self, generator: GeneratorConfig, model_path: str) -> Any:
-        return _Changed(VllmEngineConfig.build(self, generator, model_path), unstopped)
+        return changed(VllmEngineConfig.build(self, generator, model_path), unstopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullNative(NativeEngineConfig):
     def build(self, generator: GeneratorConfig, model_path: str) -> Any:
-        return _Changed(NativeEngineConfig.build(self, generator, model_path), unstopped)
+        return changed(NativeEngineConfig.build(self, generator, model_path), unstopped)
 
 
 def main() -> None:

@@ -100,6 +100,25 @@ def test_a_tailed_length_follows_from_the_seed_and_without_one_it_is_what_was_as
     assert 100 < sorted(lengths)[250] < 160 and {length(None) for _ in range(20)} == {1000}
 
 
+async def test_an_engine_that_is_asked_for_other_lengths_is_still_one_that_merges_adapters() -> None:
+    """From Python 3.12 on a wrapper that passes attributes on is no instance of the protocol: models were merged on the
+    CPU and written whole for every update."""
+    from agentgym.generators.engine import MergesAdapters
+    from agentgym.types import GenerateRequest, SamplingParams
+    from benchmarks.random_model import changed, unstopped
+
+    class Engine:
+        merges_adapters = True
+
+        async def generate(self, request: GenerateRequest) -> GenerateRequest:
+            return request
+
+    engine = changed(Engine(), unstopped)
+    assert isinstance(engine, Engine) and isinstance(engine, MergesAdapters)
+    asked = GenerateRequest(prompt_ids=(1,), sampling=SamplingParams(max_tokens=9, stop_token_ids=(2,)))
+    assert (await engine.generate(asked)).sampling == SamplingParams(max_tokens=9)
+
+
 def test_each_round_of_generation_prefills_new_prompts_of_the_same_lengths() -> None:
     import argparse
 
