@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from agentgym.components import name_of
 from agentgym.contracts import check_made
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, Sleeps
+from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, ReadsBase, Sleeps
 from agentgym.plugin_errors import blamed
 from agentgym.types import Completion, GenerateRequest
-from agentgym.weights.store import WeightStore
+from agentgym.weights.store import StoredWeights, WeightStore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,6 +101,11 @@ class Generator(ServiceActor):
                 self._asleep = self._loads_first = False
                 if isinstance(engine, HoldsVersions):
                     engine.retain(await self._store.versions())
+            elif isinstance(engine, ReadsBase):  # else the first update would wait for it
+                with suppress(KeyError, InfraError, OSError):
+                    stored = await self._store.get(version)
+                    if isinstance(stored, StoredWeights):
+                        await engine.read_base(stored)
             return engine.version
 
     @endpoint

@@ -13,6 +13,8 @@ from agentgym.types import Completion, GenerateRequest
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentgym.weights.store import StoredWeights
+
 
 class NotLoaded(InfraError):
     """A version could not be read. The engine is as it was: it goes on with the weights that it has."""
@@ -65,6 +67,14 @@ class MergesAdapters(Protocol):
     """
 
     merges_adapters: bool
+
+
+@runtime_checkable
+class ReadsBase(Protocol):
+    """An engine that merges adapters, and reads what they are merged into beside its work."""
+
+    async def read_base(self, weights: StoredWeights) -> None:
+        """Begin to read it, and wait for nothing. weights: a version that is not loaded, whole or of adapters."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ are tensors under names, so that every store can hold them. Axes: O outputs and 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -163,6 +164,8 @@ class Base:
         self._folder = folder
         self._known: set[tuple[str, str, Quantize]] = set()  # digests that it has, with their types and schemes
         self._quantized: dict[str, Tensor] = {}
+        self._near: dict[str, Tensor] = {}  # on the device that they are merged on
+        self._reading = threading.Lock()
 
     def whole(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> Iterable[tuple[str, Tensor]]:
         """The same weights; where they are adapters, all of the model with these merged into it on the device.
@@ -179,13 +182,24 @@ class Base:
             return ()
         return self.merged(chain([first], rest), device) if has_adapters([first]) else chain([first], rest)
 
-    def merged(self, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> MergedWeights:
-        """Merges what is known to be adapters; see `whole`."""
+    def merged(
+        self, weights: Iterable[tuple[str, Tensor]], device: torch.device, keeps: Callable[[int], bool] | None = None
+    ) -> MergedWeights:
+        """Merges what is known to be adapters; see `whole`.
+
+        keeps: whether the device may keep so many bytes of what is adapted, which is then read once.
+        """
         found = {name: tensor.to(device, copy=True) for name, tensor in weights}  # the store may forget the version
         note = AdapterNote.of_tensor(found.pop(NOTE))
         check_adapters({name: tuple(weight.shape) for name, weight in self._weights.items()}, found.items())
-        base = self._weights if note.quantize == "none" else self._weights | self._packed(note.quantize, device)
-        self._check(base, note, device)
+        with self._reading:
+            base = self._weights if note.quantize == "none" else self._weights | self._packed(note.quantize, device)
+            if keeps is not None and not self._near:
+                adapted = {name: base[name] for name in base if name.removesuffix("weight") + A in found}
+                if keeps(sum(weight.nbytes for weight in adapted.values())):
+                    self._near = {name: weight.to(device) for name, weight in adapted.items()}
+            base = base | self._near
+            self._check(base, note, device)
         return MergedWeights(base, note, found, device)
 
     def rounded(self, scheme: Quantize, base_dtype: str, dtype: str) -> MergedWeights:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentgym.actors.network import LOOPBACK
 from agentgym.generators.config import EngineConfig
+from agentgym.generators.engine import ReadsBase
 from agentgym.generators.select import NativeEngineConfig, TransformersEngineConfig, VllmEngineConfig
 from agentgym.types import GenerateRequest, SamplingParams
 from agentgym.weights.adapters import A
@@ -58,6 +59,9 @@ async def test_each_version_is_the_base_with_its_adapters_whatever_the_store(
     await engine.start()
     try:
         versions = {seed: adapted(old_model, tmp_path / str(seed), seed=seed) for seed in (1, 2, 3)}
+        if isinstance(engine, ReadsBase):
+            await stores["shared_memory"].put(0, versions[3][0].items())
+            await engine.read_base(await stores["shared_memory"].get(0))
         for version, (given, plain) in versions.items():
             weights: Iterable[tuple[str, Tensor]] = iter(given.items())  # as torchstore's
             if version > 1:

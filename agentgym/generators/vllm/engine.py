@@ -152,6 +152,10 @@ class VllmEngine:
                 raise
             self._num_updates += 1
 
+    async def read_base(self, weights: StoredWeights) -> None:
+        """See `ReadsBase.read_base`. The worker reads beside its steps; what fails there is said by an update."""
+        await self._llm.collective_rpc("agentgym_read_base", args=(str(weights.path),))
+
     async def sleep(self) -> None:
         """See `Sleeps.sleep`. vLLM keeps its process, its graphs and the model's buffers."""
         async with self._updating:

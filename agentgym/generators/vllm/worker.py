@@ -79,6 +79,11 @@ class WorkerExtension:
             held=None if self.agentgym_held is None else self.agentgym_held.origin,
         )
 
+    def agentgym_read_base(self, path: str) -> None:
+        """Begin to read what the adapters of later versions are merged into. path: of a version that is not loaded."""
+        alone = self.parallel_config.world_size == 1
+        Staging(Path(path), self.device, receive=alone, base=self.agentgym_own_base(), ahead=True)
+
     def agentgym_prepared(self) -> str | None:
         """None while weights are opened, then empty, or why they can't be."""
         staging = self.agentgym_staging

@@ -16,7 +16,9 @@ from plain_model import PlainModel
 from agentgym.actors.network import LOOPBACK
 from agentgym.generators.vllm import staging
 from agentgym.generators.vllm.staging import Staging
+from agentgym.weights import adapters
 from agentgym.weights.adapters import NOTE, A, AdapterNote, Base, MergedWeights, has_adapters
+from agentgym.weights.digest import digest
 from agentgym.weights.nccl import NcclStore
 from agentgym.weights.shared_memory import SharedMemoryStore
 
@@ -161,3 +163,63 @@ async def test_another_base_is_a_failure_that_the_user_must_fix(
     stored = await store.get(1)  # its path is readable for as long as it lives
     made = await finished(Staging(stored.path, CPU, receive=True, base=Base(old_model.folder)))
     assert made.failure.startswith(f"OtherBase: the model in {old_model.folder} is not the one")
+
+
+async def test_ahead_of_a_version_the_base_is_read_and_checked_once_and_nothing_is_made(
+    tmp_path: Path, old_model: PlainModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests: list[str] = []
+
+    def counted(weights):
+        digests.append(threading.current_thread().name)
+        return digest(weights)
+
+    monkeypatch.setattr(adapters, "digest", counted)
+    store, base = SharedMemoryStore("run", keep=2, root=tmp_path), Base(old_model.folder)
+    await store.put(0, old_model.weights())
+    await store.put(1, adapted(old_model, tmp_path / "plain", seed=1)[0].items())
+    whole, adapters_alone = await store.get(0), await store.get(1)
+    made = await finished(Staging(whole.path, CPU, receive=True, base=base, ahead=True))
+    assert made.failure == "" and digests == [], "whole weights need no base"
+    made = await finished(Staging(adapters_alone.path, CPU, receive=True, base=base, ahead=True))
+    assert made.failure == "" and digests == ["weights-staging"]
+    found = made.weights()
+    assert isinstance(found, MergedWeights) and not any(found[name] is found[name] for name in found.origin.adapted)
+    await finished(Staging(adapters_alone.path, CPU, receive=True, base=base))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "shared", "kept"), [(2**30 + 2000, False, True), (2**30 + 1999, False, False), (2**40, True, False)]
+)
+async def test_the_base_stays_on_a_device_of_its_own_with_room_for_as_much_that_is_merged(
+    tmp_path: Path, old_model: PlainModel, monkeypatch: pytest.MonkeyPatch, free: int, shared: bool, kept: bool
+) -> None:
+    class Asked(Base):
+        keeps = False
+
+        def merged(self, weights, device, keeps=None):
+            self.keeps = keeps(1000)
+            return super().merged(weights, device)
+
+    monkeypatch.setattr(staging, "free_bytes", lambda device: free)
+    monkeypatch.setattr(staging, "others_bytes", lambda device: 2**40 if shared else 0)
+    store, base = SharedMemoryStore("run", keep=2, root=tmp_path), Asked(old_model.folder)
+    await store.put(1, adapted(old_model, tmp_path / "plain", seed=1)[0].items())
+    stored = await store.get(1)
+    assert (await finished(Staging(stored.path, CPU, receive=True, base=base))).failure == ""
+    assert base.keeps == kept
+
+
+def test_a_base_asks_for_room_for_what_is_adapted_until_it_is_kept(tmp_path: Path, old_model: PlainModel) -> None:
+    base, asked, answers = Base(old_model.folder), [], [False, True]
+    given, plain = adapted(old_model, tmp_path / "plain", seed=1)
+
+    def keeps(size: int) -> bool:
+        asked.append(size)
+        return answers[len(asked) - 1]
+
+    for _ in range(3):
+        found, expected = dict(base.merged(given.items(), CPU, keeps)), plain.model.state_dict()
+        assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in found)
+    assert asked == [sum(weight.nbytes for name, weight in old_model.weights() if "_proj" in name)] * 2
