@@ -32,6 +32,8 @@ from agentgym.weights.store import OtherBase, WeightStore
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentgym.families.quantized import Quantize
+
 log = logging.getLogger(__name__)
 
 SLOTS = "generator/slots"
@@ -190,6 +192,19 @@ class GeneratorService:
 
         await self._store.put(version, as_published(read_folder(folder), self._config.dtype))
         await self.update_weights(version)
+
+    async def load_quantized(self, scheme: Quantize, base_dtype: str) -> None:
+        """Serve, as version 0, what the model's folder has once its matrices are quantized and rounded to base_dtype.
+
+        Replicas do that by themselves, as with a trainer's version whose adapters are still zero.
+        """
+        import torch
+
+        from agentgym.weights.adapters import NOTE, AdapterNote
+
+        note = AdapterNote(scale=0.0, base_dtype=base_dtype, dtype=self._config.dtype, base="", quantize=scheme)
+        await self._store.put(0, [(NOTE, note.to_tensor(torch.device("cpu")))])
+        await self.update_weights(0)
 
     async def sleep(self) -> None:
         """Every live replica gives its GPU's memory away until the next `update_weights`; requests wait meanwhile.

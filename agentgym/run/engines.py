@@ -33,6 +33,8 @@ from agentgym.trainer.keeper import TrainerKeeper
 from agentgym.trainer.learner import TitanLearner
 from agentgym.trainer.reference import BaseOfTrainer, ReferenceModel
 from agentgym.trainer.setup import TrainerSetup
+from agentgym.weights.config import WeightsConfig
+from agentgym.weights.select import SharedMemoryConfig
 from agentgym.weights.store import WeightStore
 
 
@@ -198,19 +200,28 @@ async def started_generators(
     settled: Settled, reporter: Reporter, *, name: str, log_dir: Path, activity: Activity
 ) -> AsyncIterator[GeneratorService]:
     """Generators without a trainer. They answer inside the block. name: of the run, for its weights' place."""
-    recipe = settled.recipe
+    recipe, quantize = settled.recipe, settled.recipe.model.quantize
     async with AsyncExitStack() as stack:
         opening = runtime_of(recipe, log_dir.parent, settled.model, reporter.note)
         runtime = await stack.enter_async_context(opening)
-        store = await recipe.weights.open(name, runtime=runtime)
+        weights = (
+            recipe.weights if quantize == "none" else WeightsConfig(store=SharedMemoryConfig())
+        )  # no trainer's GPU
+        store = await weights.open(name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")
         generator = GeneratorService(
-            config=recipe.generator, store=store, model_path=str(settled.model), runtime=runtime
+            config=recipe.generator,
+            store=store,
+            model_path=str(settled.model),
+            runtime=runtime,
+            folder_is_first=quantize == "none",
         )
         stack.push_async_callback(generator.close)
         with activity.doing("start"):
             await generator.start()
+            if quantize != "none":
+                await generator.load_quantized(quantize, recipe.trainer.dtype)
         yield generator
 
 

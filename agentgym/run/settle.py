@@ -9,7 +9,8 @@ from pathlib import Path
 
 from agentgym.errors import UserError
 from agentgym.families.architecture import Architecture
-from agentgym.families.registry import known_router, read_dense
+from agentgym.families.quantized import quantized_shapes
+from agentgym.families.registry import known_router, read_architecture, read_dense
 from agentgym.generators.select import NativeEngineConfig, at_once, settle_engine, why_not_native
 from agentgym.hooks import PluginRegistry
 from agentgym.models.resolve import resolve_model
@@ -17,6 +18,7 @@ from agentgym.planning.machine import Machine, this_machine
 from agentgym.planning.placement import assign
 from agentgym.recipe import Recipe
 from agentgym.run.placement import settle_generators, settle_placement, wanted_of
+from agentgym.trainer.checkpoint import is_of_quantized
 from agentgym.trainer.choice import choose_engine
 
 TOKENIZER = "tokenizer.json"
@@ -72,9 +74,18 @@ def settle(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry |
     )
 
 
-def settle_sampling(recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None) -> Settled:
-    """Settles generators alone, as an evaluation needs them: any model that an engine can load."""
+def settle_sampling(
+    recipe: Recipe, scratch: Path, note: Note, registry: PluginRegistry | None = None, *, trained: bool = True
+) -> Settled:
+    """Settles generators alone, as an evaluation needs them: any model that an engine can load.
+
+    trained: whether a checkpoint of a quantized base has its policy's weights; else it is a base to be quantized again.
+    """
     model_path = _model_of(recipe, scratch)
+    if recipe.model.quantize != "none":
+        quantized_shapes(read_architecture(model_path), recipe.model.quantize)  # raises for what can't be
+        if trained and is_of_quantized(model_path):
+            recipe = replace(recipe, model=replace(recipe.model, quantize="none"))
     engine = settle_engine(recipe.generator, str(model_path), note)
     architecture = None if why_not_native(str(model_path)) else read_dense(model_path)
     settled = settle_generators(replace(recipe, generator=engine), architecture)

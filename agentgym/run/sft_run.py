@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -166,11 +165,8 @@ class SftRun:
     async def measure_first(self) -> None:
         if self.settled.recipe.evaluates and self.resumed_at is None:
             began = time.monotonic()
-            try:
-                await self.evaluate(0)
-                self._evaluation_s = time.monotonic() - began
-            finally:
-                await asyncio.to_thread(shutil.rmtree, self._rounded, ignore_errors=True)
+            await self.evaluate(0)
+            self._evaluation_s = time.monotonic() - began
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[SftTrainerCalls]:
@@ -228,10 +224,7 @@ class SftRun:
         """Evaluates the weights that `save` kept after `step` on held-out tasks of the recipe's environment."""
         recipe, note = self.settled.recipe, self.reporter.note
         model = at_checkpoint(recipe, self.folder.checkpoint_dir(step)) if step else recipe
-        if not step and recipe.model.quantize != "none":
-            await asyncio.to_thread(self._round)
-            model = at_checkpoint(recipe, self._rounded)
-        settled = settle_sampling(model, self.folder.path, note, self.settled.registry)
+        settled = settle_sampling(model, self.folder.path, note, self.settled.registry, trained=step > 0)
         result = await evaluate(
             settled, self.folder, self.reporter, step=step, name=checkpoint_name(step), sinks=self.sinks
         )
@@ -248,19 +241,6 @@ class SftRun:
         self.reporter.step(step, self.dataset.num_steps, found)
         self.done = step
         return found
-
-    @property
-    def _rounded(self) -> Path:
-        """The model with its matrices as the trainer quantizes them, while it is measured."""
-        return self.folder.path / "rounded"
-
-    def _round(self) -> None:
-        from agentgym.trainer.export import export_folder  # torch, from here on
-        from agentgym.weights.adapters import Base
-
-        recipe, model = self.settled.recipe, self.settled.model
-        weights = Base(model).rounded(recipe.model.quantize, recipe.trainer.dtype, recipe.generator.dtype)
-        export_folder(str(self._rounded), str(model), iter(weights))
 
     def _imitated(self, step: int) -> list[Group]:
         trained, config = self.dataset.lessons.trained, self.config

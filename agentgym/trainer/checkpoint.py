@@ -87,6 +87,12 @@ def read_manifest(folder: str) -> Manifest:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); use another checkpoint") from error
 
 
+def is_of_quantized(folder: Path) -> bool:
+    """Whether a model's folder is a checkpoint's, whose adapters were merged into a quantized base."""
+    trainer = folder.parent / "trainer"
+    return (trainer / MANIFEST).exists() and "quantize" in (read_manifest(str(trainer)).lora or {})
+
+
 def check(folder: str, model_path: str, *, step: int | None = None) -> None:
     """Refuse a checkpoint that could not be loaded: the trainer's own, or a Hugging Face folder.
 

@@ -33,7 +33,8 @@ NOTE = "lora.json"
 class AdapterNote:
     """scale: of B A. base_dtype: what the base is rounded to before anything else. dtype: of the merged weights.
 
-    base: the digest of the base in base_dtype. quantize: how its matrices are stored before they are rounded to that.
+    base: the digest of the base in base_dtype; empty for each reader's own. quantize: how its matrices are stored
+    before they are rounded to that.
     """
 
     scale: float
@@ -202,12 +203,6 @@ class Base:
             self._check(base, note, device)
         return MergedWeights(base, note, found, device)
 
-    def rounded(self, scheme: Quantize, base_dtype: str, dtype: str) -> MergedWeights:
-        """The model as adapters that are still zero leave it, on the CPU. The types: as the note has them."""
-        cpu = torch.device("cpu")
-        note = AdapterNote(scale=0.0, base_dtype=base_dtype, dtype=dtype, base="", quantize=scheme)
-        return MergedWeights(self._weights | self._packed(scheme, cpu), note, {}, cpu)
-
     def _packed(self, scheme: Quantize, device: torch.device) -> dict[str, Tensor]:
         """The quantized matrices, made once, on the device, and kept in the host's memory."""
         if not self._quantized:
@@ -216,7 +211,7 @@ class Base:
         return self._quantized
 
     def _check(self, weights: Mapping[str, Tensor], note: AdapterNote, device: torch.device) -> None:
-        if (note.base, note.base_dtype, note.quantize) in self._known:
+        if not note.base or (note.base, note.base_dtype, note.quantize) in self._known:
             return
         dtype = getattr(torch, note.base_dtype)
         own = digest((name, plain(weight.to(device), dtype)) for name, weight in weights.items())

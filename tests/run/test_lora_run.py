@@ -8,11 +8,21 @@ import shutil
 
 import pytest
 import torch
+from plain_family import loaded
 from safetensors.torch import load_file
 
+from agentgym.families.quantized import quantized_shapes
+from agentgym.families.registry import read_architecture
+from agentgym.models.nf4 import from_nf4, to_nf4
 from agentgym.models.safetensors import read_folder
 from agentgym.models.tiny import policy_path
+from agentgym.rollout.activity import Activity
+from agentgym.run.engines import started_generators
+from agentgym.run.settle import settle_sampling
 from agentgym.run.train import train
+from agentgym.trainer.checkpoint import write_manifest
+from agentgym.trainer.config import LoraConfig
+from agentgym.types import GenerateRequest, SamplingParams
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +65,34 @@ def test_generators_sample_the_first_episodes_with_the_quantized_base(lab):
     asyncio.run(train(recipe, folder, reporter))
     folder.close()
     assert reporter.metrics[0]["train/mismatch_fresh_max"] < 1e-4
+
+
+@pytest.mark.parametrize(("is_checkpoint", "trained", "rounded"), [(0, 1, 1), (1, 1, 0), (1, 0, 1)])
+async def test_without_a_trainer_a_base_is_sampled_as_it_quantizes_it_and_a_checkpoint_as_it_is(
+    lab, tmp_path, is_checkpoint, trained, rounded
+):
+    """As `eval`, `serve` and `chat` open them; fine-tuning measures its base, which may be a checkpoint."""
+    model = tmp_path / "step" / "hf"
+    shutil.copytree(policy_path(), model)
+    if is_checkpoint:
+        (tmp_path / "step" / "trainer").mkdir()
+        known = {"step": 1, "architecture": read_architecture(model), "lora": LoraConfig(rank=4), "quantize": "nf4"}
+        write_manifest(tmp_path / "step" / "trainer", **known)
+    plain, _ = loaded(model)
+    if rounded:
+        for name in quantized_shapes(read_architecture(model), "nf4"):
+            weight = plain.get_parameter(name)
+            weight.data = from_nf4(to_nf4(weight), torch.float32)
+    recipe = lab.recipe("model.quantize=nf4", "trainer.lora.rank=4", f"model.path={tmp_path / 'step'}")
+    settled, reporter = settle_sampling(recipe, tmp_path, print, trained=bool(trained)), lab.reporter()
+    logs = tmp_path / "logs"
+    async with started_generators(settled, reporter, name="one", log_dir=logs, activity=Activity()) as generator:
+        request = GenerateRequest(prompt_ids=(5, 6, 7), sampling=SamplingParams(max_tokens=8, temperature=1.0, seed=1))
+        found = await generator.generate(request)
+    with torch.no_grad():
+        logits = plain(torch.tensor([[5, 6, 7, *found.completion_ids]])).logits[0, 2:-1]
+    expected = logits.log_softmax(-1)[range(len(logits)), list(found.completion_ids)]
+    assert torch.allclose(expected, torch.tensor(found.logprobs), atol=1e-4)
 
 
 @pytest.mark.hostile
