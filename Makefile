@@ -8,6 +8,8 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 # Whatever the environment says, bytecode is kept: each of the tests' many processes would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
+# but pip writes none: nine of ten modules are never imported, and compiling all of them takes minutes of a core
+export PIP_COMPILE := 0
 # torchstore comes last and alone: its pins name older versions than it runs with
 TRAIN_STAMP := $(VENV)/.installed-train
 TEST_STAMP := $(VENV)/.installed-test
@@ -67,12 +69,16 @@ $(TRAIN_STAMP): pyproject.toml $(VENV)/.torch
 	@# of an earlier checkout, whose name for pip was another; not a stranger's package of that name
 	@! $(PIP) show agentgym 2>/dev/null | grep -q '^Summary: Environments as plugins' || $(PIP) uninstall -y agentgym
 	@$(PIP) install -e '.[train,docker,monty,bubblewrap,data,gym,tools,math,serve]'
+	@# compiles what the processes of a run import, once, where each of them would do so at the same time
+	@$(VENV)/bin/python -c 'import agentgym.generators.native, agentgym.trainer.titan'
 	@touch $@
 
 $(TEST_STAMP): $(TRAIN_STAMP)
 	@echo "setup: installing the test tools (pytest, ruff, mypy, ...) and torchstore into $(VENV)"
 	@$(PIP) install -e '.[dev]' pygtrie
 	@$(PIP) install --no-deps torchstore==0.1.2
+	@# and what the tests import, and the tests themselves
+	@$(VENV)/bin/python -m pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || :
 	@touch $@
 
 VLLM := .venv-vllm
@@ -92,7 +98,7 @@ AGENTS := .venv-agents
 $(AGENTS)/.installed: tests/requirements-agents.txt pyproject.toml
 	@echo "setup: installing agent programs into $(AGENTS), an environment of its own"
 	@$(PYTHON) -m venv $(AGENTS)
-	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps -r tests/requirements-agents.txt
+	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps -r tests/requirements-agents.txt
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -108,15 +114,15 @@ $(PYPI_AGENTS)/.installed: tests/pypi-agents.txt
 	@echo "setup: installing agent programs of PyPI into $(PYPI_AGENTS), each into an environment of its own"
 	@set -e; for package in $(call packages,pypi-agents.txt); do \
 	  folder=$(PYPI_AGENTS)/$${package%%==*}; $(PYTHON312) -m venv $$folder; \
-	  $$folder/bin/python -m pip --disable-pip-version-check -q install --no-compile $$package; done
+	  $$folder/bin/python -m pip --disable-pip-version-check -q install $$package; done
 	@touch $@
 
 $(VERIFIERS)/.installed: tests/requirements-verifiers.txt
 	@echo "setup: installing verifiers and skyrl-gym into $(VERIFIERS), an environment of its own"
 	@$(PYTHON) -m venv $(VERIFIERS)
-	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-verifiers.txt
+	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-verifiers.txt
 	@# the older interface, whose last version needs another mcp than the new one, beside it
-	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps --target $(VERIFIERS)/older verifiers==0.3.1
+	@$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install --no-deps --target $(VERIFIERS)/older verifiers==0.3.1
 	@touch $@
 
 OPENENV := .venv-openenv
@@ -129,7 +135,7 @@ $(OPENENV)/.installed:
 $(LAUNCHERS)/.installed: tests/requirements-launchers.txt
 	@echo "setup: installing the validators of SkyPilot and Kubernetes into $(LAUNCHERS), an environment of its own"
 	@$(PYTHON) -m venv $(LAUNCHERS)
-	@$(LAUNCHERS)/bin/python -m pip --disable-pip-version-check -q install --no-compile -r tests/requirements-launchers.txt
+	@$(LAUNCHERS)/bin/python -m pip --disable-pip-version-check -q install -r tests/requirements-launchers.txt
 	@touch $@
 
 $(SITE)/.installed: website/requirements.txt pyproject.toml
