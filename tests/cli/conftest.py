@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -340,3 +341,24 @@ class Cli:
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.chdir(tmp_path)
     return Cli(FakeJobs())
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs and evaluations are kept once they are made: a test changes a copy."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def made_once(cli: Cli, kept: Path, tmp_path: Path) -> Callable[[Callable[[], None]], None]:
+    """What a function makes with `cli`: by it for the first test of a file, by a copy for the others."""
+
+    def made(make: Callable[[], None]) -> None:
+        if any(kept.iterdir()):
+            shutil.copytree(kept, tmp_path, symlinks=True, dirs_exist_ok=True)
+        else:
+            make()
+            for place in (path for name in ("runs", "evals") if (path := tmp_path / name).exists()):
+                shutil.copytree(place, kept / place.name, symlinks=True)
+
+    return made

@@ -20,11 +20,17 @@ from agentgym.types import Episode, ErrorRecord, FinishReason, Group, Outcome, S
 
 
 @pytest.fixture
-def run_dir(cli) -> str:
-    """A run of two steps with episodes."""
+def run_dir(cli, made_once) -> str:
+    """A run of five steps with episodes."""
+    made_once(lambda: make_run(cli))
+    return "runs/one"
+
+
+def make_run(cli) -> None:
     assert cli.train("--name", "one", "--loop.steps", "5", "--rollout.temperature", "0.5").code == 0
     task = Task(task_id="sum-1", prompt=({"role": "user", "content": "1 + 1?"},), answer=2)
     versions = (VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2))
+    said_in_turn = ("1 + 1?", "three", "no, try again", "two")
     turns = [
         replace(sampled_turn((1, 2), (3, 4), (-0.1, -3.0)), versions=versions),
         replace(sampled_turn((1, 2, 3, 4, 5), (6,), -0.2, version=7), finish_reason=FinishReason.LENGTH),
@@ -33,12 +39,7 @@ def run_dir(cli) -> str:
         episode_id="g1-0",
         task=task,
         seed=3,
-        messages=[
-            {"role": "user", "content": "1 + 1?"},
-            {"role": "assistant", "content": "three"},
-            {"role": "user", "content": "no, try again"},
-            {"role": "assistant", "content": "two"},
-        ],
+        messages=[{"role": ("user", "assistant")[n % 2], "content": said} for n, said in enumerate(said_in_turn)],
         turns=turns,
         info={"success": True},
         stop=Stop.DONE,
@@ -62,7 +63,6 @@ def run_dir(cli) -> str:
         for step in (0, 2, 5):
             folder.checkpoint_dir(step).mkdir()
             (folder.checkpoint_dir(step) / "hf").symlink_to(policy_path())
-    return "runs/one"
 
 
 # eval

@@ -24,12 +24,16 @@ def save_weights(checkpoint: Path) -> None:
 
 
 @pytest.fixture
-def runs(cli) -> list[str]:
+def runs(cli, made_once) -> list[str]:
     """Two runs, whose configs differ in the learning rate. a solves tasks 0 to 8, b 2 to 13."""
     cli.jobs.solves = lambda model, task, sample: 2 <= task < 14 if "runs/b" in model else task < 9
-    for name, rate in (("a", "1e-4"), ("b", "2e-4")):
-        assert cli.train("--name", name, "--loop.steps", "5", "--optimizer.lr", rate).code == 0
-        save_weights(RunFolder.open(f"runs/{name}").checkpoint_dir(5))
+
+    def make() -> None:
+        for name, rate in (("a", "1e-4"), ("b", "2e-4")):
+            assert cli.train("--name", name, "--loop.steps", "5", "--optimizer.lr", rate).code == 0
+            save_weights(RunFolder.open(f"runs/{name}").checkpoint_dir(5))
+
+    made_once(make)
     return ["runs/a", "runs/b"]
 
 

@@ -77,22 +77,11 @@ def serving(server: FaultyServer) -> Iterator[None]:
         loop.close()
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the evaluations are kept once they are made: a test changes a copy."""
-    return tmp_path_factory.mktemp("kept")
-
-
 @pytest.fixture
-def eight(cli, kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def eight(cli, made_once, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Five checkpoints of a run, a checkpoint of two seeds of another recipe, an API model whose server fails."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if not any(kept.iterdir()):
-        measure(cli)
-        for name in ("runs", "evals"):
-            shutil.copytree(name, kept / name, symlinks=True)
-    else:
-        shutil.copytree(kept, tmp_path, symlinks=True, dirs_exist_ok=True)
+    made_once(lambda: measure(cli))
     return cli
 
 

@@ -102,12 +102,15 @@ def long(episode):
 
 
 @pytest.fixture
-def run_dir(cli, tmp_path):
-    assert cli.train("--name", "one", "--loop.steps", "1").code == 0
+def run_dir(cli, made_once, tmp_path):
+    def make() -> None:
+        assert cli.train("--name", "one", "--loop.steps", "1").code == 0
+        with RunFolder.open("runs/one", for_writing=True) as folder:
+            episodes = [episode("a", 1.0), episode("b", 0.5), episode("d", 0.0)]
+            folder.save_groups(1, [Group(group_id=0, task=TASK, start_version=0, episodes=episodes)])
+
     (tmp_path / "my.py").write_text(REWARDS)
-    with RunFolder.open("runs/one", for_writing=True) as folder:
-        episodes = [episode("a", 1.0), episode("b", 0.5), episode("d", 0.0)]
-        folder.save_groups(1, [Group(group_id=0, task=TASK, start_version=0, episodes=episodes)])
+    made_once(make)
     return "runs/one"
 
 

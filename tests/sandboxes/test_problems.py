@@ -14,7 +14,8 @@ from tests.sandboxes.conftest import BACKENDS
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 PROBLEMS = read_problems()
-SANDBOXES = [*BACKENDS[:-1], pytest.param(BACKENDS[-1], marks=pytest.mark.hostile)]  # it grades as bubblewrap does
+RARELY = [pytest.mark.hostile, pytest.mark.xdist_group("problems")]  # it grades as bubblewrap does; none is an attack
+SANDBOXES = [*BACKENDS[:-1], pytest.param(BACKENDS[-1], marks=RARELY)]
 NOTHING = "def {entry}(*arguments, **named):\n    return None\n"
 
 
