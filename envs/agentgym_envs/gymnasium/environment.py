@@ -9,6 +9,7 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Annotated, Any, ClassVar, Final, get_args
 
 from agentgym.env import Environment, EpisodeContext, Reply
@@ -80,13 +81,12 @@ class GymnasiumEnvironment(Environment[Play]):
     def tasks(self, split: Split, seed: int = 0) -> Iterator[Task]:
         """One task for each way to begin; which split it belongs to is a matter of what is seen then."""
         seen: set[str] = set()
-        made = index = fruitless = 0
-        while fruitless < MAX_FRUITLESS and (split == "train" or made < self._test_tasks):
-            start = _number(f"{seed}/{index}") % 2**31
-            index, fruitless = index + 1, fruitless + 1
-            env, observation = self._begun(start)
+        made = fruitless = 0
+        for start, env, observation in self._beginnings(seed):
+            if fruitless == MAX_FRUITLESS or (split == "test" and made == self._test_tasks):
+                break
+            fruitless += 1
             actions, shown = self._actions(env), self._describe(env, observation)
-            env.close()
             if (_number(f"{self._id}\n{shown}") % TEST_ONE_IN == 0) != (split == "test"):
                 continue
             if shown in seen and split == "test":
@@ -165,8 +165,25 @@ class GymnasiumEnvironment(Environment[Play]):
         finally:
             env.close()
 
-    def _begun(self, start: int) -> tuple[Any, Any]:
-        env = _made(self._id, json.dumps(self._kwargs, sort_keys=True), self._map_size, start)
+    def _beginnings(self, seed: int) -> Iterator[tuple[int, Any, Any]]:
+        """Beginnings of episodes, without end; in one environment where all have one map: making it can be slow."""
+        env = None
+        try:
+            for index in count():
+                start = _number(f"{seed}/{index}") % 2**31
+                if env is not None and self._map_size:
+                    env.close()
+                    env = None
+                env, observation = self._begun(start, env)
+                yield start, env, observation
+        finally:
+            if env is not None:
+                env.close()
+
+    def _begun(self, start: int, env: Any = None) -> tuple[Any, Any]:
+        """env: one of the same settings and map, to begin again; None makes one."""
+        if env is None:
+            env = _made(self._id, json.dumps(self._kwargs, sort_keys=True), self._map_size, start)
         observation, _ = env.reset(seed=start)
         return env, observation
 
