@@ -204,11 +204,11 @@ async def fakes(count: int, *, answer_s: float = MODEL_S, slots: int = 4096) -> 
     return service
 
 
-async def watch_lag(lags_s: list[float]) -> None:
+async def watch_lag(lags_s: list[float], every_s: float = 0.01) -> None:
     """By how much the event loop is late, in seconds, each time that it is asked."""
     while True:
-        due_s = time.monotonic() + 0.01
-        await asyncio.sleep(0.01)
+        due_s = time.monotonic() + every_s
+        await asyncio.sleep(every_s)
         lags_s.append(time.monotonic() - due_s)
 
 
