@@ -9,7 +9,9 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentgym.components import ComponentKind
@@ -86,7 +88,7 @@ TEMPLATES: Mapping[str, Template] = {
     ),
     "command": Template(about="A subcommand of agentgym", modules=("command",), commands=("agentgym {{name}} --help",)),
 }
-_TAKEN = {DISTRIBUTION, "agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "test", "tests"}
+_TAKEN = {DISTRIBUTION, "agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "server", "test", "tests"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +192,17 @@ def package_name(given: str) -> str:
         raise UserError(f"{given!r} can't name a package: {shape}." + (f" Did you mean {close!r}?" if close else ""))
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
         raise UserError(f"{name!r} is a word or a module of Python or of agentgym; give another, such as my_{name}")
+    if _is_installed(name):
+        raise UserError(
+            f"a package {name!r} is installed here, which yours would replace; give another name, such as my_{name}"
+        )
     return name
+
+
+def _is_installed(name: str) -> bool:
+    """Whether Python imports something by this name, or pip has installed something under it."""
+    spec = find_spec(name)
+    return (spec is not None and spec.origin is not None) or any(distributions(name=name))
 
 
 def source_address(given: str) -> str:

@@ -140,6 +140,8 @@ def test_nothing_is_overwritten(cli, tmp_path: Path) -> None:
         (["tests"], "such as my_tests"),
         (["math"], "such as my_math"),
         (["gymwright"], "such as my_gymwright"),
+        (["numpy"], "a package 'numpy' is installed here"),
+        (["python-dateutil"], "a package 'python_dateutil' is installed here"),
         (["task"], "would call two things 'Task'; give another name, such as my_task"),
         (["house", "--template", "tools"], "two things 'House'"),
         (["score", "--template", "reward"], "two things 'score'"),
