@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentgym.errors import InfraError
 from agentgym.rollout.agent_faults import agent_faults
@@ -17,6 +17,11 @@ _ADVICE = {
     "Choose tasks between the two, or raise loop.group_size or rollout.temperature",
     "equal": "all episodes of each of the last {total} groups earned the same reward. Add a reward that tells them "
     "apart, or raise loop.group_size or rollout.temperature",
+}
+
+_TOKENS: Mapping[Stop | None, str] = {
+    Stop.TURN_TOKENS: "rollout.max_turn_tokens",
+    Stop.EPISODE_TOKENS: "rollout.max_episode_tokens",
 }
 
 
@@ -36,27 +41,30 @@ def nothing_left(groups: Sequence[Group]) -> str:
     played = [episode for row in scored for episode in row]
     if all(episode.stop is Stop.AGENT for episode in played):
         raise InfraError(f"nothing can be learned: {agent_faults(played)}")
-    cut = _cut_by_time(played)
+    cut = _cut(
+        [episode.time_limit for episode in played], "(seconds of wall time): raise it, or make the engine faster"
+    )
     if all(episode.time_limit for episode in played):
         raise InfraError(f"nothing can be learned: {cut}")
     kinds = Counter(_kind(row) for row in scored if row)
     kind = next(iter(kinds)) if len(kinds) == 1 else "equal" if kinds["equal"] else "mixed"
     advice = _ADVICE[kind].format(total=kinds.total(), right=kinds["right"], wrong=kinds["wrong"])
+    if not cut and kind != "right":
+        cut = _cut(
+            [_TOKENS.get(episode.stop, "") for episode in played], "(tokens): raise it, or ask for shorter turns"
+        )
     if cut:
         advice = f"{cut}. Besides, {advice}"
     return f"nothing is left to learn: {advice}. The mean reward is {sum(rewards) / len(rewards):.3f}"
 
 
-def _cut_by_time(episodes: Sequence[Episode]) -> str:
-    """Empty where it was less than half of them."""
-    limits = Counter(episode.time_limit for episode in episodes if episode.time_limit)
-    if limits.total() * 2 < len(episodes):
+def _cut(by: Sequence[str], advice: str) -> str:
+    """by: the limit that cut each episode; empty is none. Empty where it was less than half of them."""
+    limits = Counter(limit for limit in by if limit)
+    if limits.total() * 2 < len(by):
         return ""
     [(limit, _)] = limits.most_common(1)
-    return (
-        f"{limits.total()} of {len(episodes)} episodes were cut by {limit} (seconds of wall time): raise it, or make "
-        "the engine faster"
-    )
+    return f"{limits.total()} of {len(by)} episodes were cut by {limit} {advice}"
 
 
 def _scored(group: Group) -> list[Episode]:

@@ -4,7 +4,7 @@ import pytest
 
 from agentgym.errors import InfraError
 from agentgym.rl.ending import nothing_left
-from agentgym.types import Episode, ErrorRecord, Group, Outcome, Task
+from agentgym.types import Episode, ErrorRecord, Group, Outcome, Stop, Task
 
 TASK = Task(task_id="t", prompt=())
 
@@ -47,6 +47,18 @@ def test_the_line_says_what_was_found_and_what_to_do(groups, found, advice):
 def test_groups_of_which_nothing_could_be_scored_are_a_failure_with_its_cause():
     with pytest.raises(InfraError, match=r"none of 4 episodes could be scored.*unsupported: no such module"):
         nothing_left([group(True, True, outcome=Outcome.INFRA_ERROR)] * 2)
+
+
+def test_turns_that_were_cut_are_the_cause_unless_all_succeed():
+    cut, whole = group(False, False, reward=0.0), group(False, False, reward=0.0)
+    for episode in cut.episodes:
+        episode.stop = Stop.TURN_TOKENS
+    said = "nothing is left to learn: 2 of 4 episodes were cut by rollout.max_turn_tokens (tokens): raise it"
+    assert nothing_left([cut, whole]).startswith(said)
+    assert "cut by" not in nothing_left([cut, whole, whole])
+    for episode in cut.episodes:
+        episode.info["success"] = True
+    assert "cut by" not in nothing_left([cut])
 
 
 def test_what_the_machine_cut_is_the_cause_and_not_that_the_tasks_are_hard():
