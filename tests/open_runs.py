@@ -38,7 +38,7 @@ class Reporter:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
         pass
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

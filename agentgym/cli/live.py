@@ -83,9 +83,9 @@ class LiveReporter:
     def note(self, text: str) -> None:
         self._console.print(Text(text))
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
         self._step, self._total = step, total
-        self._pace.reached(step)
+        self._pace.reached(step, after_s)
         for key, values in self._history.items():
             if math.isfinite(metrics.get(key, math.nan)):
                 values.append(metrics[key])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentgym.cli.failures import PREEMPTED, explain, show
 from agentgym.cli.jobs import JobShell, choose_reporter
@@ -159,9 +159,12 @@ def _pace(recipe: Recipe, earlier: Path | None) -> str:
     """How long the steps will take, as far as it is known without starting anything. earlier: the run's folder."""
     from agentgym.run.forecast import steps_forecast
 
-    rows = RunFolder.open(earlier).read_metrics() if earlier else []
+    folder = RunFolder.open(earlier) if earlier else None
+    rows = folder.read_metrics() if folder else []
+    state = folder.load_state() if folder and folder.has_state() and recipe.evaluates else {}
     done, steps = (rows[-1].step if rows else 0), recipe.loop.steps if recipe.sft is None else recipe.fine_tuning.steps
-    known = steps_forecast([row.metrics for row in rows], steps - done)
+    end_s = cast(float, state.get("first_eval_s", 0.0))
+    known = steps_forecast([row.metrics for row in rows], steps - done, end_s)
     measured = "" if recipe.sft else "; `agentgym plan --measure` measures it without a run"
     return str(known) if known else f"measured when the run starts, before its first step{measured}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -159,7 +160,9 @@ class AsyncRun:
                 lambda samples: trainer.call(TrainerActor.logprobs, samples, True), recipe.trainer.seq_len
             )
         if measures and self.state.first_eval is None and self.position == Position():
+            began = time.monotonic()
             self.state.first_eval = await self._evaluate(0, forecast=self.forecast)
+            self.state.first_eval_s = time.monotonic() - began
             if self.forecast is not None:
                 self.forecast.say()
             self.folder.save_state(self.state.to_mapping())
@@ -171,8 +174,13 @@ class AsyncRun:
         self.session.reporter.phase(f"training {self.config.steps - self.done} steps")
         self.meter.start(*await self._figures())
         rows = [row.metrics for row in self.folder.read_metrics()] if self.done else []
-        if known := steps_forecast(rows, self.config.steps - self.done):
+        if known := steps_forecast(rows, self.config.steps - self.done, self._end_s):
             self.session.reporter.note(str(known))
+
+    @property
+    def _end_s(self) -> float:
+        """Seconds of the evaluation of the last weights, as the first took."""
+        return self.state.first_eval_s if self.measures_ends else 0.0
 
     async def play(self, task: Task, group_id: int, version: int) -> Group:
         loop, engines = self.config, self.session.engines
@@ -216,7 +224,7 @@ class AsyncRun:
         session, step = self.session, record.step
         self.folder.append_metrics(step, metrics)
         session.sinks.log(step, metrics, record.groups, record.skipped)
-        session.reporter.step(step, self.config.steps, metrics)
+        session.reporter.step(step, self.config.steps, metrics, self._end_s)
         if session.settled.recipe.logging.save_episodes:
             logprobs = session.engines.learner.trained_logprobs
             self.session.background.add(partial(self._save_episodes, record, logprobs))

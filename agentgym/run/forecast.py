@@ -227,12 +227,16 @@ class PlayedForecast:
         return min(found, (whole + checks) * self._total) if self._evaluating else found  # a split may have fewer
 
 
-def steps_forecast(rows: Sequence[Mapping[str, float]], steps: int) -> Forecast | None:
-    """By the latest steps of the run that goes on, whose metrics these are; None where there were none. steps: left."""
+def steps_forecast(rows: Sequence[Mapping[str, float]], steps: int, end_s: float = 0.0) -> Forecast | None:
+    """By the latest steps of the run that goes on, whose metrics these are; None where there were none.
+
+    steps: left. end_s: of the last evaluation.
+    """
     times = [row["time/step_s"] for row in rows[-LATEST:] if "time/step_s" in row]
     if not times or steps < 1:
         return None
-    return Forecast(step_s=statistics.median(times), steps=steps, source=f"the last {len(times)} steps")
+    step_s = statistics.median(times)
+    return Forecast(step_s=step_s, steps=steps, evaluations_s=end_s, source=f"the last {len(times)} steps")
 
 
 async def sft_forecast(recipe: Recipe, score: Score, mean_tokens: float, steps: int, evaluation_s: float) -> Forecast:

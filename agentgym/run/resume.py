@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import cast
 
 from agentgym.actors.owned_folder import sweep
 from agentgym.config import to_mapping
@@ -36,15 +37,17 @@ ONLY_SAY = ("warn", "stop")
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """position: at the last checkpoint; None before the first one."""
+    """position: at the last checkpoint; None before the first one. first_eval_s: which `first_eval` took."""
 
     position: Position | None = None
     first_eval: EvalResult | None = None
+    first_eval_s: float = 0.0
 
     def to_mapping(self) -> dict[str, Json]:
         return {
             "position": asdict(self.position) if self.position else None,
             "first_eval": self.first_eval.to_mapping() if self.first_eval else None,
+            "first_eval_s": self.first_eval_s,
         }
 
     @classmethod
@@ -54,7 +57,9 @@ class RunState:
         position = read_position(saved.get("position"))
         try:
             return cls(
-                position=position, first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None
+                position=position,
+                first_eval=EvalResult.from_mapping(first) if isinstance(first, Mapping) else None,
+                first_eval_s=float(cast(float, saved.get("first_eval_s", 0.0))),
             )
         except (TypeError, KeyError) as error:
             raise UserError(

@@ -118,7 +118,6 @@ class SftRun:
     sinks: Sinks = field(default_factory=Sinks)
     _checkpoints: Checkpoints | None = None
     _messages: Sequence[Sequence[Message]] = ()
-    _evaluation_s: float = 0.0  # of the first one
 
     @classmethod
     async def begin(
@@ -166,7 +165,7 @@ class SftRun:
         if self.settled.recipe.evaluates and self.resumed_at is None:
             began = time.monotonic()
             await self.evaluate(0)
-            self._evaluation_s = time.monotonic() - began
+            self.state.first_eval_s = time.monotonic() - began
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[SftTrainerCalls]:
@@ -211,7 +210,7 @@ class SftRun:
             lambda samples: trainer.call(TrainerActor.logprobs, samples, True),
             tokens,
             steps,
-            self._evaluation_s,
+            self.state.first_eval_s,
         )
         self.reporter.note(str(forecast))
 
@@ -238,7 +237,7 @@ class SftRun:
         self.folder.append_metrics(step, found)
         self.sinks.log_episodes(lambda: StepEpisodes(step=step, source="sft", groups=self._imitated(step)))
         self.sinks.log(step, found)
-        self.reporter.step(step, self.dataset.num_steps, found)
+        self.reporter.step(step, self.dataset.num_steps, found, self.state.first_eval_s)
         self.done = step
         return found
 

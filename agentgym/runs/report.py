@@ -22,8 +22,11 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """One line worth keeping."""
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done. A metric that is absent was not measured in this step."""
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
+        """A training step is done. A metric that is absent was not measured in this step.
+
+        after_s: which the last evaluation will take.
+        """
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
@@ -120,14 +123,16 @@ class Pace:
     started_s: float = field(init=False)
     first_step: int | None = None
     step: int = 0
+    reached_s: float = 0.0
+    after_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.started_s = self.clock()
 
-    def reached(self, step: int) -> None:
+    def reached(self, step: int, after_s: float = 0.0) -> None:
         if self.first_step is None:
             self.first_step = step - 1
-        self.step = step
+        self.step, self.reached_s, self.after_s = step, self.clock(), after_s
 
     def begin(self) -> None:
         """Count the time from now, without the start of the services."""
@@ -135,10 +140,11 @@ class Pace:
             self.started_s = self.clock()
 
     def rest_s(self, total: int) -> float | None:
-        """None until a step is done."""
+        """Of the steps and of what follows them. None until a step is done."""
         if self.first_step is None or self.step <= self.first_step:
             return None
-        return (self.clock() - self.started_s) / (self.step - self.first_step) * (total - self.step)
+        step_s = (self.reached_s - self.started_s) / (self.step - self.first_step)
+        return max(0.0, step_s * (total - self.step) + self.after_s - (self.clock() - self.reached_s))
 
 
 class _ToStream:
@@ -168,15 +174,15 @@ class PlainReporter(_ToStream):
     def note(self, text: str) -> None:
         self._line(text)
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        self._pace.reached(step)
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
+        self._pace.reached(step, after_s)
         shown = [f"{c.label} {c.text(metrics)}" for c in STEP_COLUMNS if c.key in metrics]
         if too_long := metrics.get("rollout/prompt_too_long"):
             shown.append(f"prompt too long {too_long:.0f}")
         if sandbox := sandbox_text(metrics):
             shown.append(f"sandbox {sandbox}")
         rest_s = self._pace.rest_s(total)
-        if rest_s is not None and step < total:
+        if rest_s is not None and (step < total or after_s):
             shown.append(f"left {duration(rest_s)}")
         self._line(f"step {step}/{total}  " + "  ".join(shown))
 
@@ -193,7 +199,7 @@ class JsonReporter(_ToStream):
     def note(self, text: str) -> None:
         self._line({"event": "note", "text": text})
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
         values = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         self._line({"event": "step", "step": step, "total": total, "metrics": values})
 

@@ -36,6 +36,7 @@ class RecordingReporter:
     on_phase: Callable[[str], None] = lambda text: None
     notes: list[str] = field(default_factory=list)
     metrics: list[Mapping[str, float]] = field(default_factory=list)
+    after_s: float = 0.0
 
     def phase(self, text: str) -> None:
         self.on_phase(text)
@@ -43,8 +44,9 @@ class RecordingReporter:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, total: int, metrics: Mapping[str, float], after_s: float = 0.0) -> None:
         self.metrics.append(metrics)
+        self.after_s = after_s
         self.on_step(step)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -141,6 +141,8 @@ def test_fine_tuning_knows_its_tokens() -> None:
 def test_a_run_that_goes_on_has_the_pace_of_its_last_steps() -> None:
     found = steps_forecast([{"time/step_s": 900.0}, *[{"time/step_s": 3.0}] * 20], 4)
     assert found is not None and found.rest_s == pytest.approx(12.0)
+    found = steps_forecast([{"time/step_s": 3.0}], 4, end_s=8.0)
+    assert found is not None and found.rest_s == pytest.approx(20.0)
     assert steps_forecast([], 4) is None
 
 
@@ -157,3 +159,4 @@ def test_a_tiny_run_says_it_before_its_first_step(lab) -> None:
         asyncio.run(train(made, folder, reporter))
     (note,) = (note for note in reporter.notes if note.startswith("estimate: "))
     assert "1 steps and evaluations of" in note and "from the first 16 episodes and forward passes" in note
+    assert reporter.after_s > 0.0  # what the last evaluation will take, as the first one did

@@ -70,8 +70,13 @@ def test_the_rest_is_guessed_from_the_steps_of_this_process() -> None:
     now_s = 60.0
     pace.reached(6)  # a resumed run: five steps were done by another process
     assert pace.rest_s(10) == 240.0
-    pace.reached(8)
-    assert pace.rest_s(10) == 40.0
+    pace.reached(8, after_s=15.0)
+    assert pace.rest_s(10) == 55.0
+    now_s = 70.0
+    assert pace.rest_s(10) == 45.0  # it counts down while a step takes long
+    now_s = 80.0
+    pace.reached(10, after_s=15.0)
+    assert pace.rest_s(10) == 15.0
 
 
 def test_an_empty_table_says_so() -> None:
