@@ -135,13 +135,18 @@ def _form(name: str, given: object, wanted: object) -> str:
     if isinstance(given, property) or not callable(function):
         return f"`{name}` is {'a property' if isinstance(given, property) else repr(given)[:80]}; write a method"
     inner = inspect.unwrap(function)
+    returned = str(getattr(plain, "__annotations__", {}).get("return"))
+    if inspect.isasyncgenfunction(function):
+        if "ContextManager" in returned:
+            return f"`{name}` is an asynchronous generator; write `@asynccontextmanager` above it{_where(function)}"
+        if inspect.iscoroutinefunction(plain):
+            return f"`async def {name}` yields; its value has to be returned{_where(function)}"
+        return f"`async def {name}` is not awaited, so it has to be `def {name}`{_where(function)}"
     if inspect.iscoroutinefunction(plain) and inspect.isfunction(inner) and not inspect.iscoroutinefunction(inner):
         if not any(word in str(inner.__annotations__.get("return")) for word in ("Awaitable", "Coroutine")):
             return f"`def {name}` is awaited, so it has to be `async def {name}`{_where(inner)}"
     elif not inspect.iscoroutinefunction(plain) and inspect.iscoroutinefunction(function):
         return f"`async def {name}` is not awaited, so it has to be `def {name}`{_where(function)}"
-    elif inspect.isasyncgenfunction(function):
-        return f"`{name}` is an asynchronous generator; write `@asynccontextmanager` above it{_where(function)}"
     return _parameters(name, given, function, wanted)
 
 

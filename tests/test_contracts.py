@@ -44,6 +44,8 @@ FAULTS: dict[str, tuple[dict[str, object], str]] = {
     "plain": ({"probe": _plain}, "`def probe` is awaited, so it has to be `async def probe`: "),
     "coroutine": ({"supports": _supports}, "`async def supports` is not awaited, so it has to be `def supports`"),
     "parameters": ({"run": _run}, "`run(code)` is called as `run(code, *, stdin=..., limits=...)`"),
+    "yields": ({"probe": _session}, "`async def probe` yields; its value has to be returned"),
+    "coroutine generator": ({"supports": _session}, "is not awaited, so it has to be `def supports`"),
     "generator": ({"session": _session}, "write `@asynccontextmanager` above it"),
 }
 

@@ -88,7 +88,16 @@ TEMPLATES: Mapping[str, Template] = {
     ),
     "command": Template(about="A subcommand of agentgym", modules=("command",), commands=("agentgym {{name}} --help",)),
 }
-_TAKEN = {DISTRIBUTION, "agentgym", "agentgym_envs", "agentgym_plugins", "agentgym_sandboxes", "server", "test", "tests"}
+_TAKEN = {
+    DISTRIBUTION,
+    "agentgym",
+    "agentgym_envs",
+    "agentgym_plugins",
+    "agentgym_sandboxes",
+    "server",
+    "test",
+    "tests",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

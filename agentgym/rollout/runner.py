@@ -29,6 +29,7 @@ from agentgym.rollout.calls import (
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.sandboxes import leased_session, recorded
 from agentgym.rollout.scoring import Scorer
+from agentgym.rollout.tasks import messages_fault
 from agentgym.rollout.waiting import Begun
 from agentgym.sandbox import Sandbox
 from agentgym.tools import MalformedCall, Schema, ToolCall, ToolResult, Tools, clean_schemas
@@ -229,8 +230,9 @@ class EpisodeRunner:
     async def _ask(self, what: Literal["reply", "after_calls"]) -> Reply:
         environment = self.environment
         reply = await self.call(what, environment.reply if what == "reply" else environment.after_calls)
-        if not isinstance(reply, Reply):
-            error = TypeError(f"it returned {reply!r:.80}; return a Reply")
+        fault = f"it returned {reply!r:.80}; return a Reply" if not isinstance(reply, Reply) else ""
+        if fault := fault or messages_fault("the Reply's `messages`", reply.messages):
+            error = TypeError(fault)
             raise EpisodeBroken.by(self._source(what), error, retry=False, thing=environment)
         return reply
 

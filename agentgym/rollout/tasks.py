@@ -161,9 +161,18 @@ def task_fault(task: object) -> str:
     """Why an episode can't be played with it; "" for a task."""
     if not isinstance(task, Task):
         return f"it is not a Task but of type {type(task).__name__}"
-    if isinstance(task.prompt, str):
-        return f'its prompt is a text; give messages, as in [{{"role": "user", "content": {task.prompt[:20]!r}}}]'
-    for message in task.prompt:
+    if not isinstance(task.task_id, str):
+        return f"its task_id {task.task_id!r:.80} is not a text"
+    return messages_fault("its prompt", task.prompt)
+
+
+def messages_fault(what: str, messages: object) -> str:
+    """Why these are not messages; "" where they are. what: they are."""
+    if isinstance(messages, str):
+        return f'{what} is a text; give messages, as in [{{"role": "user", "content": {messages[:20]!r}}}]'
+    if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+        return f"{what} is {messages!r:.80}; give a list of messages"
+    for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
             return f"{message!r:.80} is not a message with a content"
         if message.get("role") not in ROLES:

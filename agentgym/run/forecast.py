@@ -239,15 +239,21 @@ def steps_forecast(rows: Sequence[Mapping[str, float]], steps: int, end_s: float
     return Forecast(step_s=step_s, steps=steps, evaluations_s=end_s, source=f"the last {len(times)} steps")
 
 
-async def sft_forecast(recipe: Recipe, score: Score, mean_tokens: float, steps: int, evaluation_s: float) -> Forecast:
-    """Of supervised fine-tuning. mean_tokens: of a conversation. evaluation_s: which the one at the end will take."""
+async def sft_forecast(
+    recipe: Recipe, score: Score, mean_tokens: float, steps: int, evaluation_s: float, held_out_tokens: int = 0
+) -> Forecast:
+    """Of supervised fine-tuning.
+
+    mean_tokens: of a conversation. evaluation_s: which the one at the end will take. held_out_tokens: of all forward
+    passes that measure the loss of conversations that are not trained.
+    """
     config = recipe.fine_tuning
     of_token_s = await token_s(score, recipe.trainer.seq_len)
     tokens = config.batch_size * mean_tokens
     return Forecast(
         step_s=tokens * of_token_s * passes(recipe) / recipe.trainer.procs,
         steps=steps,
-        evaluations_s=evaluation_s,
+        evaluations_s=evaluation_s + held_out_tokens * of_token_s / recipe.trainer.procs,
         source=f"forward passes of the trainer, for {tokens:,.0f} tokens a step",
         shorter=("sft.batch_size", config.batch_size),
         evaluated=("eval.tasks", recipe.eval.tasks),

@@ -205,12 +205,15 @@ class SftRun:
             return
         trained = self.dataset.lessons.trained
         tokens = sum(map(len, trained)) / len(trained)
+        every, last = self.config.checkpoint_every, self.dataset.num_steps
+        checks = 1 + ((last - 1) // every - self.done // every if every else 0)
         forecast = await sft_forecast(
             self.settled.recipe,
             lambda samples: trainer.call(TrainerActor.logprobs, samples, True),
             tokens,
             steps,
             self.state.first_eval_s,
+            checks * sum(map(len, self.dataset.held_out)),
         )
         self.reporter.note(str(forecast))
 

@@ -25,6 +25,7 @@ FAULTY = Path(__file__).parents[1] / "data" / "faulty"
         ("TasksRaise", r"'TasksRaise': tasks\('t\w+', \d+\) raises KeyError: 'sums/\S+', at .*broken.py:\d+ in tasks"),
         ("YieldsMappings", r"'YieldsMappings': tasks\('train', 0\) gave .*not a Task but of type dict"),
         ("PromptIsAText", r"its prompt is a text; give messages, as in \[{\"role\": \"user\""),
+        ("IdIsANumber", r"its task_id \d+ is not a text"),
         ("PlainReply", r"has to be `async def reply`: .*broken.py:\d+"),
         ("InitRaises", r"could not be built: KeyError: 'table', at .*broken.py:\d+ in __init__"),
         ("NeedsItsTable", r"could not be built without options: .* missing 1 required .*'table'"),

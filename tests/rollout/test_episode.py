@@ -1,5 +1,6 @@
 """An episode with a generator whose words are given: tokens, limits, outcomes, retries."""
 
+import ast
 import asyncio
 import sys
 from dataclasses import replace
@@ -56,6 +57,8 @@ class SayYes(Environment[list[str]]):
     async def reply(self, context):
         said = context.messages[-1]["content"]
         context.state.append(said)
+        if said.startswith("messages: "):
+            return Reply(messages=ast.literal_eval(said.removeprefix("messages: ")))
         if said == "forget the reply":
             return None
         if said == "crash":
@@ -218,6 +221,20 @@ def test_a_reply_that_is_none_is_the_environments_error(play):
     episode, _ = play("forget the reply")
     assert episode.error.source == "environment:say_yes.reply"
     assert episode.error.message == "it returned None; return a Reply"
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ("'more'", "the Reply's `messages` is a text; give messages, as in "),
+        ("{'role': 'user', 'content': 'more'}", "give a list of messages"),
+        ("None", "the Reply's `messages` is None; give a list of messages"),
+        ("({'role': 'human', 'content': 'more'},)", "a message has the role 'human'"),
+    ],
+)
+def test_a_reply_of_what_are_no_messages_is_the_environments_error(play, messages, said):
+    episode, _ = play(f"messages: {messages}")
+    assert episode.error.source == "environment:say_yes.reply" and said in episode.error.message
 
 
 def test_breaking_the_rules_earns_the_floor(play):

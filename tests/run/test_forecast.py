@@ -134,6 +134,8 @@ def test_fine_tuning_knows_its_tokens() -> None:
         pass
 
     made = replace(recipe("trainer.seq_len=32"), sft=SftConfig(oracle_tasks=1, batch_size=4))
+    held_out = asyncio.run(sft_forecast(made, score, 100.0, 5, 60.0, held_out_tokens=10**9))
+    assert held_out.evaluations_s > 60.0
     found = asyncio.run(sft_forecast(made, score, 100.0, 5, 60.0))
     assert found.steps == 5 and found.evaluations_s == 60.0 and "400 tokens a step" in str(found)
 

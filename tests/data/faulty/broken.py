@@ -266,6 +266,11 @@ class PromptIsAText(Sums):
         return replace(super().task(a, b, split), prompt=f"{a} + {b}")  # type: ignore[arg-type]
 
 
+class IdIsANumber(Sums):
+    def task(self, a: int, b: int, split: Split) -> Task:
+        return replace(super().task(a, b, split), task_id=a)  # type: ignore[arg-type]
+
+
 class PlainReply(Sums):
     def reply(self, context: EpisodeContext) -> Reply:  # type: ignore[override]
         return Reply(done=True)
