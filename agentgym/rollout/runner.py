@@ -240,6 +240,12 @@ class EpisodeRunner:
         """Fill the episode's rewards and its outcome."""
         episode = self.episode
         episode.info = clean(episode.info)
+        said: Any = episode.info.get("success")
+        if getattr(said, "dtype", None) == "bool" and not said.shape:  # numpy's
+            episode.info["success"] = bool(said)
+        elif said is not None and not isinstance(said, bool):
+            error = TypeError(f"info['success'] is {said!r:.40} of type {type(said).__name__}; record True or False")
+            raise EpisodeBroken.by(f"environment:{self.environment.name}", error, retry=False, thing=self.environment)
         if episode.outcome is Outcome.INVALID:
             episode.reward = self.scorer.floor
             return
