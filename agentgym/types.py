@@ -13,6 +13,7 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from agentgym.routes import Routes
 from agentgym.sandbox_spec import SandboxSpec as SandboxSpec
+from agentgym.utf8 import clean_fields
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -79,6 +80,9 @@ class Task:
     split: Split = "train"
     difficulty: int = 0
     category: str = ""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "task_id", "prompt", "category")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None, shell: JobShell | None = None) -> i
 
 def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> int:
     """What only a command needs is imported here: `agentgym --help` takes no time."""
-    from contextlib import nullcontext
+    from contextlib import nullcontext, redirect_stdout
     from dataclasses import replace
 
     from agentgym.cli.jobs import Jobs, JobShell
@@ -88,7 +88,9 @@ def _run(words: list[str], shell: JobShell | None, out: TextIO, err: TextIO) -> 
         overrides, others = split_overrides(rest, parser.valued_options()) if command.TAKES_OVERRIDES else ([], rest)
         arguments = parser.parse_strictly(others)
         arguments.overrides, arguments.words = overrides, rest
-        with blamed("command", command.run, name) if origin_of(command.run) else nullcontext():
+        # what an environment prints is no part of the JSON
+        printed = redirect_stdout(shell.err) if getattr(arguments, "json", False) else nullcontext()
+        with printed, blamed("command", command.run, name) if origin_of(command.run) else nullcontext():
             return command.run(arguments, shell)
 
 

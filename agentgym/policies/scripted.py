@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -71,9 +71,13 @@ async def _speak(runner: EpisodeRunner, says: Iterable[Message]) -> None:
 
 
 def scripted_turn(message: Message) -> AgentTurn:
-    """A written assistant message as a turn. Raises ValueError for calls of another shape."""
+    """A written assistant message as a turn. Raises ValueError for what is no message, and calls of another shape."""
+    content = (message.get("content") or "") if isinstance(message, Mapping) else None
+    if not isinstance(content, str):
+        shape = '{"role": "assistant", "content": "..."}'
+        raise ValueError(f"a script, such as `solve`, yields messages, as {shape}, not {message!r:.80}")
     calls = tuple(map(_read_call, message.get("tool_calls", [])))
-    return AgentTurn(text=message["content"], content=message["content"], calls=calls)
+    return AgentTurn(text=content, content=content, calls=calls)
 
 
 def _read_call(given: Any) -> ToolCall:

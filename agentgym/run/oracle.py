@@ -8,12 +8,13 @@ from typing import Any
 
 from agentgym.env import Environment, EpisodeContext
 from agentgym.errors import UserError
+from agentgym.plugin_errors import detail_of
 from agentgym.policies.scripted import play_script
 from agentgym.rl.demonstrations import Demonstration
 from agentgym.rollout.config import RolloutConfig
 from agentgym.rollout.scoring import Scorer
 from agentgym.sandbox import Sandbox
-from agentgym.types import Episode, Json, Task
+from agentgym.types import Episode, ErrorRecord, Json, Task
 
 AT_ONCE = 32  # episodes
 SHOWN = 3  # episodes that went wrong, in the note
@@ -33,7 +34,7 @@ async def solve_tasks(
     Those are episodes that earn the full reward, or whose environment says that the goal was reached.
     Raises UserError where the environment has no oracle, or none of its solutions earns the full reward.
     """
-    if not tasks or environment.solve(tasks[0]) is None:
+    if not tasks or not _solves(environment, tasks[0]):
         raise UserError(
             f"environment {environment.name!r} does not solve its own tasks: it has no `solve`. Imitate files "
             "(--data) or saved episodes (--from) instead, or write `solve`: docs/writing_environments.md"
@@ -49,16 +50,20 @@ async def solve_tasks(
                 shown.extend(context.tools.schemas())
 
         async with slots:
-            says = environment.solve(task)
-            episode = await play_script(
-                environment,
-                task,
-                says if says is not None else (),
-                scorer=scorer,
-                sandbox=sandbox,
-                config=config,
-                started=started,
-            )
+            try:
+                says = environment.solve(task)
+                episode = await play_script(
+                    environment,
+                    task,
+                    says if says is not None else (),
+                    scorer=scorer,
+                    sandbox=sandbox,
+                    config=config,
+                    started=started,
+                )
+            except Exception as error:  # of `solve`
+                record = ErrorRecord(source="solve", kind=type(error).__name__, message=detail_of(error, environment))
+                episode = Episode(episode_id=task.task_id, task=task, seed=0, error=record)
         done += 1
         progress(done)
         return episode, tuple(shown)
@@ -67,6 +72,13 @@ async def solve_tasks(
         played = [playing.create_task(one(task)) for task in tasks]
     results = [task.result() for task in played]
     return _chosen(environment, results, scorer.ceiling)
+
+
+def _solves(environment: Environment[Any], task: Task) -> bool:
+    try:
+        return environment.solve(task) is not None
+    except Exception:  # of the plugin: it is said with the task
+        return True
 
 
 def _chosen(

@@ -52,8 +52,9 @@ def test_a_recipe_and_an_evaluation_take_them_too(cli) -> None:
 def test_their_tasks_are_shown(cli) -> None:
     end = cli("envs", "show", "my_env.py:RepeatNumber", "--tasks", "1")
     assert end.code == 0 and "rewards: success x 1, short x 0.1" in end.out
-    end = cli("envs", "show", "my_env.py:RepeatNumber", "--json", "--tasks", "1")
-    assert json.loads(end.out)["task_id"] == "repeat/0"
+    Path("talks.py").write_text("print('loading')\nfrom my_env import RepeatNumber")
+    end = cli("envs", "show", "talks.py:RepeatNumber", "--json", "--tasks", "1")
+    assert json.loads(end.out)["task_id"] == "repeat/0" and "loading" in end.err
 
 
 @pytest.mark.parametrize(

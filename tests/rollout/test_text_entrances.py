@@ -283,6 +283,10 @@ def calls_and_turns(text: str) -> Any:
     return ToolCall(text, {text: ({text: text},)}, text), MalformedCall(text, text), ToolResult(text, "tool")
 
 
+def task(text: str) -> Any:
+    return [Task(task_id=text, prompt=({"role": "user", "content": text},), category=text)]
+
+
 ENTRANCES = {
     one.__name__: one
     for one in (
@@ -295,6 +299,7 @@ ENTRANCES = {
         reward_that_fails,
         tool_that_breaks,
         calls_and_turns,
+        task,
     )
 }
 

@@ -277,6 +277,18 @@ def test_the_oracles_failures_are_left_out_and_their_share_is_said() -> None:
     assert "succeeds in 16 of 20 tasks" in note and "20.0% do not and are left out: 0 0, 5 0, 10 0" in note
 
 
+class Raising(Counted):
+    def solve(self, task: Task) -> Iterator[Message]:
+        if task.answer == 3:
+            raise KeyError("three")
+        return super().solve(task) if int(task.answer) % 2 else iter(["a text"])  # type: ignore[list-item]
+
+
+def test_a_solution_that_raises_or_says_no_message_is_left_out_with_its_cause() -> None:
+    _, note = solved(Raising())
+    assert "succeeds in 7 of 20 tasks" in note and "0 no reward (solve: a script, such as `solve`, yields" in note
+
+
 def test_an_environment_without_an_oracle_says_what_to_do() -> None:
     with pytest.raises(UserError, match=r"'Unsolved' does not solve its own tasks.*--data"):
         solved(Unsolved())

@@ -23,7 +23,7 @@ class Solution:
     @property
     def text(self) -> str:
         """The last thing that it said in words."""
-        return next((message["content"] for message in reversed(self.said) if message["content"]), "")
+        return next((message["content"] for message in reversed(self.said) if message.get("content")), "")
 
     @property
     def last_word(self) -> str:
@@ -41,8 +41,9 @@ class Solution:
 
 def solving(environment: Environment[Any], solution: Solution) -> Iterator[Message]:
     """The oracle's messages, which are written down in the solution as they are said."""
-    oracle = environment.solve(solution.task)
-    assert oracle is not None
+    solved = environment.solve(solution.task)
+    assert solved is not None
+    oracle = iter(solved)
     solution.said.clear()
     try:
         message = next(oracle)
