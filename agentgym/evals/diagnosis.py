@@ -259,7 +259,7 @@ def _head(
     if "ended" in problems:
         how, _, why = problems["ended"].text.removeprefix(ENDED).partition(": ")
         when = f"after step {rows[-1].step}" if rows else "before its first step"
-        return problems["ended"], f"{how.capitalize()} {when}: {why}."
+        return problems["ended"], f"{how.capitalize()} {when}: {why.rstrip('.')}."
     if done:
         return None, f"{done[0].upper()}{done[1:].rstrip('.')}."
     if verdict == "learning" or (change is not None and change.paired and max(change.first, change.last) > 0):

@@ -132,16 +132,19 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing_output(path: Path) -> Iterator[None]:
-    """Make the folder of a file that the user asked for, and turn an OSError into a UserError that names the path."""
+def writing_output(path: Path, other: str = "file") -> Iterator[None]:
+    """Make the folder of what the user asked for, and turn an OSError into a UserError that names the path.
+
+    other: what to choose another of.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror or error}; choose another file") from None
+        raise UserError(f"can't write {path}: {error.strerror or error}; choose another {other}") from None
     except InfraError as error:
         if isinstance(error.__cause__, OSError):
-            raise UserError(f"can't write {path}: {error.__cause__.strerror}; choose another file") from None
+            raise UserError(f"can't write {path}: {error.__cause__.strerror}; choose another {other}") from None
         raise
 
 

@@ -48,6 +48,7 @@ from agentgym.runs.files import (
     sync,
     write_whole,
     writing,
+    writing_output,
 )
 from agentgym.runs.filesystem import check_filesystem
 from agentgym.runs.lock import current_folder, is_locked, moved_error, take_lock
@@ -348,8 +349,7 @@ class RunFolder:
     def checkpoint_dir(self, step: int) -> Path:
         """The place of the checkpoint after `step`; the parent is made, the folder is left to the trainer."""
         self._check_there()
-        parent = self.path / "checkpoints"
-        with writing(parent):
+        with writing(parent := self.path / "checkpoints"):
             parent.mkdir(exist_ok=True)
         return parent / f"step-{step:06d}"
 
@@ -360,9 +360,9 @@ class RunFolder:
 
 def _make(path: Path) -> bool:
     """Whether the folder is new."""
-    with writing(path):
+    with writing_output(path, "logging.runs_dir, or logging.evals_dir of evaluations"):
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
         except FileExistsError:
             return False
         try:

@@ -139,6 +139,13 @@ def test_an_error_of_a_full_disk_is_known_by_its_causes(tmp_path: Path) -> None:
     assert full_disk(named.value, tmp_path) is None, "it has the advice already"
 
 
+def test_a_place_where_no_run_can_be_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/runs")):
+        with pytest.raises(UserError, match=r"can't write .*; choose another logging\.runs_dir"):
+            RunFolder.create(place, "run")
+
+
 def test_a_name_of_ours_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
@@ -247,12 +254,6 @@ def test_a_run_remembers_its_sandbox(folder: RunFolder) -> None:
 def test_a_run_without_state_can_not_be_resumed(folder: RunFolder) -> None:
     with pytest.raises(UserError, match="before it saved anything"):
         folder.load_state()
-
-
-def test_a_runs_dir_that_is_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InfraError, match="file"):
-        RunFolder.create(tmp_path / "file", "x")
 
 
 def test_checkpoints_are_listed_by_step(folder: RunFolder) -> None:
