@@ -161,7 +161,7 @@ def _pace(recipe: Recipe, earlier: Path | None) -> str:
 
     folder = RunFolder.open(earlier) if earlier else None
     rows = folder.read_metrics() if folder else []
-    state = folder.load_state() if folder and folder.has_state() and recipe.evaluates else {}
+    state = folder.load_state() if folder and folder.has_state and recipe.evaluates else {}
     done, steps = (rows[-1].step if rows else 0), recipe.loop.steps if recipe.sft is None else recipe.fine_tuning.steps
     end_s = cast(float, state.get("first_eval_s", 0.0))
     known = steps_forecast([row.metrics for row in rows], steps - done, end_s)

@@ -12,8 +12,8 @@ from typing import Any
 from agentgym.errors import UserError
 from agentgym.runs.audit_files import Audit, Played, by_step, gaps, ranges, read_episodes, read_record
 from agentgym.runs.folder import RunStatus
-from agentgym.runs.untrusted import Damaged, damage, number
-from agentgym.yaml import read_yaml
+from agentgym.runs.untrusted import Damaged, damage, number, read_text
+from agentgym.yaml import parse_yaml
 
 MAX_NAMED = 5  # faults of one kind
 ROUNDING = 1e-9
@@ -21,11 +21,12 @@ ROUNDING = 1e-9
 
 def judge_evaluations(path: Path, found: Audit, *, alone: bool = False) -> None:
     """alone: the folder holds nothing else, and no resume undoes them."""
-    if alone and (path / "config.yaml").is_file():
-        try:
-            read_yaml(path / "config.yaml")
-        except UserError as error:
-            found.fault("evaluation", "config.yaml", str(error))
+    try:
+        parse_yaml(read_text(path / "config.yaml"), where="config.yaml")
+    except FileNotFoundError:
+        pass
+    except (UserError, Damaged) as error:
+        found.fault("evaluation" if alone else "state", "config.yaml", str(error))
     for step, file in by_step(path / "evals", r"step-(\d{1,9})\.json", found).items():
         if found.status != RunStatus.DONE and step >= found.steps and not alone:
             continue  # a resume plays the rest of it, or all of it again

@@ -15,6 +15,7 @@ from agentgym.config import build
 from agentgym.data_sets import OutOfReach
 from agentgym.models.tiny import policy_path
 from agentgym.recipe import Recipe
+from agentgym.runs.folder import RunFolder
 
 FAULTY = Path(__file__).parents[1] / "data" / "faulty"
 
@@ -47,6 +48,15 @@ def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     shown = json.loads(end.out)
     assert build(Recipe, shown["config"]).env.name == "counting"
     assert shown["sources"]["env.name"] == "command line"
+
+
+def test_a_resume_is_estimated_by_its_last_steps_and_its_first_evaluation(cli) -> None:
+    assert cli.train("--name", "one", "--loop.steps", "2").code == 0
+    with RunFolder.open("runs/one", for_writing=True) as folder:
+        folder.append_metrics(3, {"time/step_s": 3.0})
+        folder.save_state({"position": {"step": 3, "next_group": 0}, "first_eval_s": 8.0})
+    end = cli("train", "--resume", "runs/one", "--loop.steps", "5", "--dry-run")
+    assert "2 steps and evaluations of 8s about 14s; from the last" in end.out
 
 
 def test_a_plan_says_how_many_held_out_tasks_there_are_and_where_it_computes(cli, monkeypatch) -> None:

@@ -276,6 +276,11 @@ def test_a_step_is_judged_by_the_settings_of_its_own_start(run: Path) -> None:
     assert {"group 3 lacks its episodes 2 to 3"} <= {one.text for one in audit(run).findings}
 
 
+def test_settings_that_can_not_be_read_are_a_fault(run: Path) -> None:
+    (run / "config.yaml").write_text("a: [")
+    assert [(one.kind, one.where) for one in audit(run).findings] == [("state", "config.yaml")]
+
+
 def test_an_evaluation_of_its_own_is_sound_without_what_training_leaves(run: Path) -> None:
     for name in ("metrics.jsonl", "state.json", "comparison.json"):
         (run / name).unlink()
