@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from docker import APIClient
+from docker.errors import APIError
 
 from agentgym.sandbox import SandboxDiskFull, SandboxUnavailable
 from agentgym.types import Json
@@ -18,6 +20,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.breaker import FIRST_BACKOFF_S, Breaker, Circuit, StartLimit
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.endpoint import Endpoint, Tls, endpoint_of
+from agentgym_sandboxes.docker.engine import Engine
 from agentgym_sandboxes.docker.engines import EngineGroup
 from agentgym_sandboxes.docker.facts import EngineFacts, check_facts, facts_of
 from agentgym_sandboxes.docker.failures import EngineDiskFull, EngineError
@@ -332,3 +335,15 @@ async def test_an_engine_that_refuses_to_attach_is_quoted(tmp_path: Path, answer
     async with engine_that_says(tmp_path, answer) as endpoint, asyncio.timeout(60):
         with pytest.raises(RequestRefused, match=said):
             await attach(endpoint, "1.41", "name", Streams)
+
+
+async def test_what_an_engine_refuses_is_said_in_its_words_and_without_the_url_of_the_call() -> None:
+    client = APIClient("unix:///nowhere.sock", version="1.41")
+    engine = Engine(client, "unix:///nowhere.sock", 5.0, endpoint_of("tcp://127.0.0.1"), None)
+
+    def refused() -> None:
+        raise APIError("400 Client Error for http+docker://build?q=False", explanation="unknown instruction: FRM")
+
+    with pytest.raises(EngineError, match=r"nowhere.sock did not build an image: unknown instruction: FRM$"):
+        await engine._in_thread("build an image", refused, 5.0, None)
+    await engine.close()

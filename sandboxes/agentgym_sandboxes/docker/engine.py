@@ -356,7 +356,7 @@ class Engine:
         except (TimeoutError, requests.Timeout) as error:
             raise EngineUnreachable(self._late_text(what, timeout_s)) from error
         except docker.errors.APIError as error:
-            text = self._failed_text(what, error)
+            text = self._failed_text(what, error.explanation or error)  # without the URL of the call
             full = any(words in text.lower() for words in ("no space left on device", "disk quota exceeded"))
             raise (EngineDiskFull if full else EngineError)(text) from error
         except (docker.errors.DockerException, requests.RequestException, OSError, NoAnswer) as error:
@@ -365,7 +365,7 @@ class Engine:
     def _late_text(self, what: str, limit_s: float) -> str:
         return f"the Docker engine at {self.url} did not {what} within {limit_s:g} s"
 
-    def _failed_text(self, what: str, error: BaseException) -> str:
+    def _failed_text(self, what: str, error: object) -> str:
         return f"the Docker engine at {self.url} did not {what}: {error}"
 
 
