@@ -14,6 +14,7 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.titan import FullAC, SelectiveAC
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default)
+CHANGED = (torch.ops.aten.topk.default,)  # transformers' routers divide what it gives in place; what is kept can't change
 
 
 class ElementwiseAC(SelectiveAC):  # type: ignore[misc]  # torchtitan has no types
@@ -72,7 +73,7 @@ def policy(kept: set[object], *, every_second: bool, rank: int) -> Callable[...,
     def decide(
         context: SelectiveCheckpointContext, operation: object, *arguments: object, **options: object
     ) -> CheckpointPolicy:
-        if operation not in kept:
+        if operation not in kept or operation in CHANGED:
             return CheckpointPolicy.PREFER_RECOMPUTE
         if operation in PRODUCTS:
             factor = arguments[1]

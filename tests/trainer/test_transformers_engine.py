@@ -67,7 +67,7 @@ def plain_step(model: Any, given: list[Sample]) -> float:
 @pytest.mark.parametrize(("model_type", "name"), [*((one, "transformers") for one in FAMILIES), TITAN])
 def test_a_family_is_computed_stepped_and_exported_exactly(model_type: str, name: str, tmp_path: Path) -> None:
     model, _ = loaded(write_model(tmp_path / "model", family=model_type))
-    trainer = engine(tmp_path / "model", tmp_path, engine=name)
+    trainer = engine(tmp_path / "model", tmp_path, engine=name, activation_checkpoint="elementwise")
     assert largest_difference(trainer, model) < 1e-5
     assert trainer._rows.one_per_row == (families()[model_type].packs == "row")
     norm = trainer.train_step(samples())["train/grad_norm"]
@@ -94,7 +94,9 @@ def routed(model: Any, folder: Path, shift: int = 0) -> list[Sample]:
 
 
 @pytest.mark.parametrize(("model_type", "name"), [("qwen3_moe", "transformers"), ("gpt_oss", "transformers"), TITAN])
-@pytest.mark.parametrize("settings", [{}, {"activation_checkpoint": "full", "minibatches": 2}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"activation_checkpoint": "full", "minibatches": 2}, {"activation_checkpoint": "elementwise"}]
+)
 def test_own_routes_replayed_change_no_step_and_others_do(
     model_type: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -97,8 +97,12 @@ def fill_buffers(decoder: Decoder) -> None:
 
     Raises UserError where transformers does not compute one of them.
     """
-    stored = decoder.model.state_dict().keys()
-    buffers = {name: one for name, one in decoder.model.named_buffers() if name not in stored}
+    buffers = {  # state_dict() has other names where layers are wrapped for recomputation
+        f"{path}.{name}": one
+        for path, module in decoder.model.named_modules()
+        for name, one in module.named_buffers(recurse=False)
+        if name in module._non_persistent_buffers_set
+    }
     for buffer in buffers.values():
         if buffer.is_floating_point():
             buffer.fill_(math.nan)
