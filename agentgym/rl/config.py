@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class LoopConfig:
     """The loop's settings."""
 
-    steps: int = 40
+    steps: int = 30
     """Training steps of the whole run; a resumed run may be given more."""
     groups_per_step: int = 16
     """Groups that one step trains on, each of one task."""

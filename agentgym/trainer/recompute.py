@@ -14,7 +14,7 @@ from agentgym.trainer.config import TrainerConfig
 from agentgym.trainer.titan import FullAC, SelectiveAC
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default)
-CHANGED = (torch.ops.aten.topk.default,)  # transformers' routers divide what it gives in place; what is kept can't change
+CHANGED = (torch.ops.aten.topk.default,)  # transformers' routers divide it in place, and what is kept can't change
 
 
 class ElementwiseAC(SelectiveAC):  # type: ignore[misc]  # torchtitan has no types

@@ -43,7 +43,7 @@ def test_what_no_episode_could_be_played_with_is_found_before_anything_starts(
 def test_a_dry_run_shows_config_and_plan_and_starts_nothing(cli) -> None:
     end = cli.train("--dry-run", "--name", "dry")
     assert end.code == 0 and not cli.jobs.trained and not Path("runs").exists()
-    assert "steps: 40" in end.out and "folder       runs/dry" in end.out
+    assert "steps: 30" in end.out and "folder       runs/dry" in end.out
     end = cli.train("--dry-run", "--json", "--name", "dry")
     shown = json.loads(end.out)
     assert build(Recipe, shown["config"]).env.name == "counting"
