@@ -20,7 +20,7 @@ from agentgym.trainer.compile_cache import keep_compiled
 from agentgym.trainer.config import OptimizerConfig, TrainerConfig
 from agentgym.trainer.context import gather_context
 from agentgym.trainer.critic import Critic
-from agentgym.trainer.dynamic import of_any_length
+from agentgym.trainer.dynamic import of_any_rows
 from agentgym.trainer.float8 import with_float8
 from agentgym.trainer.lora import store_frozen_as, with_adapters
 from agentgym.trainer.mixture import ROUTER, MixtureNames
@@ -46,7 +46,6 @@ class TrainedModel:
     schedule: Any
     rate: CurrentRate
     flex: bool
-    compiled: bool
     masks: Callable[[Tensor], object]
     vocab_size: int
     critic: Critic | None = None
@@ -101,6 +100,8 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)  # gloo can't average in a reduction
+    if trainer.compile:
+        of_any_rows(model.layers.children())
     optimizers = _optimizers(model, optimizer, "fused" if not on_cpu or not ranks.sharded else "foreach")
     rate = CurrentRate(RateSchedule.of(optimizer, setup.total_steps))
     return TrainedModel(
@@ -110,7 +111,6 @@ def build(architecture: Architecture, setup: TrainerSetup, ranks: Ranks) -> Trai
         schedule=titan.LRSchedulersContainer(optimizers, rate),
         rate=rate,
         flex=flex,
-        compiled=trainer.compile,
         masks=masks,
         vocab_size=architecture.vocab_size,
         critic=Critic(architecture.dim, trainer.critic, ranks) if setup.critic else None,
@@ -158,8 +158,6 @@ def _shard(model: nn.Module, trainer: TrainerConfig, ranks: Ranks, folder: str) 
         model.parallelize(dims)  # type: ignore[operator]
     recompute(model, trainer, folder)
     if trainer.compile:
-        embeddings: Any = model.tok_embeddings
-        embeddings.register_forward_hook(lambda *given: of_any_length(len(given[-1]), given[-1]))
         titan.apply_compile(model, compile_config=titan.CompileConfig(enable=True), parallel_dims=dims)
     if not ranks.sharded:
         return

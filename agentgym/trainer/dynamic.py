@@ -6,11 +6,24 @@ compilation costs a first step as much as the first one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
+
+
+def of_any_rows(layers: Iterable[nn.Module]) -> None:
+    """Has compiled layers mark all that they get, [rows, ...]. To be called after FSDP has its hooks, which give a
+    layer other tensors than it was called with.
+    """
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]  # a hook would be compiled as well
+    def mark(_: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, object]) -> None:
+        of_any_length(len(given[0]), *given, *named.values())
+
+    for layer in layers:
+        layer.register_forward_pre_hook(mark, with_kwargs=True)
 
 
 def of_any_length(length: int, *values: object) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from agentgym.trainer.build import TrainedModel
 from agentgym.trainer.config import DType
-from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.microbatches import Microbatch
 from agentgym.trainer.parallel import Ranks
 
@@ -21,7 +20,7 @@ class Forward:
     def __init__(self, built: TrainedModel, ranks: Ranks, dtype: DType) -> None:
         """dtype: of matrix products."""
         self._model, self._masks, self._routers = built.model, built.masks, built.routers
-        self._flex, self._compiled = built.flex, built.compiled
+        self._flex = built.flex
         self._device, self._context = ranks.device, ranks.context
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self._here_N: Tensor | None = None  # which wanted entries this rank has, where it has a part of each row
@@ -37,8 +36,6 @@ class Forward:
             token_ids_RL, positions_RL = token_ids_RL[:, own_Q], positions_RL[:, own_Q]
         if self._routers is not None:
             self._routers.routes = part.routes
-        if self._compiled:
-            of_any_length(len(positions_RL), positions_RL, mask)
         self._model.lm_head.targets = (part.entries, part.labels)  # type: ignore[union-attr]
         scored_2N = self._model(token_ids_RL, positions=positions_RL, attention_masks=mask)
         if self._here_N is not None:

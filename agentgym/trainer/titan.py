@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from agentgym.trainer.dynamic import of_any_length
+
 READ_IN = "0.3.0"
 """The version in which `PRIVATE` was read."""
 _KERNELS = "torchtitan.distributed.minimal_async_ep.kernels"
@@ -27,6 +29,7 @@ PRIVATE = (
     "torchtitan.distributed.parallel_dims.device_type (of its meshes: set at import)",
     f"LoRALinear.{LORA_SCALE}",
     "torch.compile at import (by torchtitan.models.common.attention)",
+    "torchtitan.models.common.attention._compiled_create_block_mask",
 )
 
 
@@ -58,6 +61,24 @@ def _compiled_when_called(function: Callable[..., Any], **options: Any) -> Calla
         return _compile(function, **options)
 
     return lambda *arguments, **named: compiled()(*arguments, **named)
+
+
+def _with_any_rows(create: Callable[..., Any]) -> Callable[..., Any]:
+    """create_block_mask, compiled once for all numbers of rows: a number is compiled for as it is at first, so the
+    rows are given as those of a tensor.
+    """
+
+    def of_rows(allowed: Callable[..., Any], rows_R: torch.Tensor, *sizes: object, **options: object) -> Any:
+        return create(allowed, len(rows_R), *sizes, **options)
+
+    compiled = _compiled_when_called(of_rows)
+
+    def call(allowed: Callable[..., Any], rows: int, *sizes: object, **options: object) -> Any:
+        rows_R = torch.empty(rows)
+        of_any_length(rows, rows_R, allowed)
+        return compiled(allowed, rows_R, *sizes, **options)
+
+    return call
 
 
 def _no_kernels(name: str) -> Callable[..., NoReturn]:
@@ -98,6 +119,7 @@ try:
     from torchtitan.models.common import Embedding as Embedding
     from torchtitan.models.common import Linear as Linear
     from torchtitan.models.common import RMSNorm as RMSNorm
+    from torchtitan.models.common import attention as _attention
     from torchtitan.models.common.attention import FlexAttention as FlexAttention
     from torchtitan.models.common.attention import QKVLinear as QKVLinear
     from torchtitan.models.common.attention import create_attention_mask as create_attention_mask
@@ -116,6 +138,7 @@ try:
     from torchtitan.protocols.module import Module as Module
 finally:
     torch.compile = _compile
+_attention._compiled_create_block_mask = _with_any_rows(_attention.create_block_mask)
 
 
 def set_device(device_type: str) -> None:

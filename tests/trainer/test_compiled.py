@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 import torch
 from tiny_model import draw_samples
 from torch.nn.attention.flex_attention import create_block_mask
 
+from agentgym.trainer import head, titan
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.engine import TrainingEngine
@@ -16,14 +20,63 @@ from agentgym.trainer.engine import TrainingEngine
 @pytest.mark.hostile  # a minute of g++
 @pytest.mark.filterwarnings("ignore")  # of torch, which its own compiler raises
 def test_batches_of_any_size_are_compiled_once(make_engine) -> None:
+    engine: TrainingEngine = make_engine(compile=True, seq_len=64, rows_per_microbatch=4, logprob_chunk=32)
+    _check_graphs(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["titan", "transformers"])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_sharded_layers_are_compiled_once_for_any_rows(make_engine, eagerly: None, engine: str, rank: int) -> None:
+    """FSDP, which a trainer in bfloat16 has, gives a layer other tensors than it was called with."""
+    lora, settings = LoraConfig(rank=rank), {"dtype": "bfloat16", "compile": True, "engine": engine}
+    _check_graphs(make_engine(lora=lora, seq_len=64, rows_per_microbatch=4, logprob_chunk=32, **settings))
+
+
+def _check_graphs(engine: TrainingEngine) -> None:
     from torch._dynamo.utils import counters
 
-    engine: TrainingEngine = make_engine(compile=True, seq_len=64, rows_per_microbatch=4, logprob_chunk=32)
+    counters.clear()
     graphs = []
     for count in (90, 84, 120, 36, 18, 81, 27, 15, 111, 31):
         engine.train_step(draw_samples(count, seed=count, longest=20))  # several a row, so that none has a plain mask
         graphs.append(counters["stats"]["unique_graphs"])
     assert len({*graphs}) == 1 and graphs[0] > 0, graphs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_mask_of_blocks_is_compiled_once_for_any_rows(eagerly: None) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    for rows in (5, 4, 7, 2):
+        allowed = _same_document(torch.arange(256).div(50 + rows, rounding_mode="floor").expand(rows, -1).clone())
+        mask = titan.create_attention_mask(allowed, rows, None, 256, 256, device="cpu")
+        wanted = create_block_mask(allowed, rows, None, 256, 256, device="cpu")
+        assert torch.equal(mask.to_dense(), wanted.to_dense()) and len(mask.kv_indices) == rows
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def _same_document(document_RL: torch.Tensor) -> Callable[..., Any]:
+    return lambda row, _, query, key: document_RL[row, query] == document_RL[row, key]
+
+
+@pytest.fixture
+def eagerly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What would be compiled is only traced, which takes seconds less, and decides how often."""
+    compiled = torch.compile
+
+    def traced(function: Any, **options: Any) -> Any:
+        return compiled(function, **options | {"backend": "eager"})
+
+    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(titan, "_compile", traced)
+    head.compiled_passes.cache_clear()
+    torch._dynamo.reset()
+    yield
+    head.compiled_passes.cache_clear()
 
 
 def test_all_of_a_block_mask_that_has_rows_is_of_any_number_of_rows() -> None:
