@@ -17,6 +17,10 @@ class ProcessDied(InfraError):
     """A process or its actor died; its request may be made again elsewhere."""
 
 
+class ActorDied(ProcessDied):
+    """An actor says of itself that it can do no more. Its process may live; it is ended as a dead one is."""
+
+
 class NoAnswer(InfraError):
     """A call was not answered within its time; its processes may be alive."""
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import psutil
 
 from agentgym.actors.by_name import NamedEndpoint, named_endpoint
-from agentgym.actors.calls import Calls
+from agentgym.actors.calls import ActorDied, Calls
 from agentgym.actors.calls import NoAnswer as NoAnswer
 from agentgym.actors.calls import ProcessDied as ProcessDied
 from agentgym.actors.descendants import descendants, titled
@@ -200,7 +200,7 @@ class ProcessGroup(Generic[A]):
         ]
         try:
             return await self._calls.answers(name, asked, Answer.value, timeout_s)
-        except NotSent as error:
+        except (NotSent, ActorDied) as error:
             raise self._died(error) from error
 
     async def call_one(self, method: Endpoint[A, *Ts, R], *args: *Ts, timeout_s: float | None) -> R:
@@ -294,6 +294,8 @@ class ProcessGroup(Generic[A]):
             reason = self._with_tail(f"its process was {how} while it started", 0)
         elif not self.processes and (raised := _NOT_MADE.search(reason)):
             reason = f"{self._actor_class.__name__}.__init__ failed: {raised[1]}"
+        elif isinstance(error, ActorDied):
+            reason = self._with_tail(reason, 0)
         self.give_up(reason)
         return ProcessDied(f"{self.name} is dead: {self.dead.result()}")
 

@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentgym.actors.actor import ServiceActor
+from agentgym.actors.calls import ActorDied
 from agentgym.actors.endpoint import endpoint
 from agentgym.components import name_of
 from agentgym.contracts import check_made
 from agentgym.errors import InfraError
 from agentgym.generators.config import GeneratorConfig
-from agentgym.generators.engine import GeneratorEngine, HoldsVersions, MergesAdapters, NotLoaded, ReadsBase, Sleeps
+from agentgym.generators.engine import (
+    GeneratorEngine,
+    HoldsVersions,
+    KnowsItsEnd,
+    MergesAdapters,
+    NotLoaded,
+    ReadsBase,
+    Sleeps,
+)
 from agentgym.plugin_errors import blamed
 from agentgym.types import Completion, GenerateRequest
 from agentgym.weights.store import StoredWeights, WeightStore
@@ -60,7 +69,7 @@ class Generator(ServiceActor):
             await self._engine.close()
 
     def current_version(self) -> int | None:
-        return None if self._engine is None else self._engine.version
+        return None if self._engine is None else self._started().version
 
     @endpoint
     async def generate(self, request: GenerateRequest, call_id: str) -> Completion:
@@ -73,6 +82,9 @@ class Generator(ServiceActor):
                 await self._hold(request.version)
             with blamed("generator_engines", self._config.engine, passes=(ValueError,)):
                 return await self._started().generate(request)
+        except Exception:
+            self._started()  # where the engine is dead, that is what the caller gets
+            raise
         finally:
             del self._calls[call_id]
 
@@ -157,6 +169,9 @@ class Generator(ServiceActor):
         return await asyncio.to_thread(self._base.whole, stored, torch.device("cpu"))
 
     def _started(self) -> GeneratorEngine:
+        """Raises ActorDied where the engine says that it is."""
         if self._engine is None:
             raise InfraError("the generator has not started")
+        if isinstance(self._engine, KnowsItsEnd) and self._engine.failure:
+            raise ActorDied(f"its engine is dead: {self._engine.failure}")
         return self._engine

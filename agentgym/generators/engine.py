@@ -91,6 +91,15 @@ class HoldsVersions(Protocol):
 
 
 @runtime_checkable
+class KnowsItsEnd(Protocol):
+    """An engine that can end before its process does, which is then replaced; its requests are made again elsewhere."""
+
+    @property
+    def failure(self) -> str:
+        """Why it will serve no request any more; empty while it works."""
+
+
+@runtime_checkable
 class Sleeps(Protocol):
     """An engine that gives its GPU's memory away for a while; the next update of the weights wakes it."""
 

@@ -103,6 +103,11 @@ class ThreadedEngine(ABC, Generic[Weights]):
     def version(self) -> int:
         return self._scheduler.version if self._thread else 0
 
+    @property
+    def failure(self) -> str:
+        """See `KnowsItsEnd.failure`."""
+        return self._failure
+
     async def start(self) -> None:
         """Read the weights; they are version 0 until the first update."""
         self._loop = asyncio.get_running_loop()

@@ -27,6 +27,7 @@ class Scripted(EngineConfig):
     """token_s: time per token. max_model_len: longer requests are refused. poison_token: a prompt that begins
     with it kills the process, as a request that breaks an engine would. start_error: raised by `start`.
     held_by: a file; while it is there, every request waits after its current token, a new one after its first.
+    ended_by: a file; the first engine that sees it removes it, and is dead from then on while its process lives.
     """
 
     vocab_size: int = 256
@@ -36,6 +37,7 @@ class Scripted(EngineConfig):
     poison_token: int | None = None
     start_error: str | None = None
     held_by: Path | None = None
+    ended_by: Path | None = None
 
     def build(self, generator: GeneratorConfig, model_path: str) -> ScriptedEngine:
         return ScriptedEngine(self)
@@ -69,11 +71,20 @@ class ScriptedEngine:
         self._tokens_total = 0
         self._busy_s = 0.0
         self._broken = False
+        self._failure = ""
         self._asleep = False
 
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def failure(self) -> str:
+        if (path := self._settings.ended_by) is not None and path.exists():
+            path.unlink()
+            self._failure = "it was told to end"
+            print("the engine's last words", flush=True)
+        return self._failure
 
     async def start(self) -> None:
         await asyncio.sleep(self._settings.start_s)
@@ -108,6 +119,8 @@ class ScriptedEngine:
                 versions.append(self._version)
                 while settings.held_by is not None and settings.held_by.exists():
                     await asyncio.sleep(HELD_POLL_S)
+                if self.failure:
+                    raise RuntimeError("no request can be served")
             self._tokens_total += len(tokens)
         finally:
             self._running -= 1

@@ -67,6 +67,33 @@ async def test_a_killed_replica_loses_no_request_and_comes_back_with_the_current
         assert metrics["generator/respawns_total"] == 1 and metrics["generator/replicas_up"] == 2
 
 
+async def test_a_dead_engine_of_a_living_process_is_replaced_and_loses_nothing(fleet, hold, tmp_path, caplog) -> None:
+    end, config = tmp_path / "end", GeneratorConfig(replicas=1, probe_every_s=3600)  # so that no probe finds it
+    async with fleet(Scripted(held_by=hold, ended_by=end), launcher=LocalLauncher(), config=config) as f:
+        await f.publish(1)
+        (victim,) = f.generators.pids()
+        requests = [f.request(number) for number in range(20)]
+        calls = [asyncio.create_task(f.generators.generate(request)) for request in requests]
+        await f.running(20)
+        end.touch()
+        hold.unlink()
+        answers = await asyncio.gather(*calls)
+        assert [answer.completion_ids for answer in answers] == [f.expected(request, 1) for request in requests]
+        metrics = f.generators.get_metrics()
+        assert (metrics["generator/respawns_total"], metrics["generator/retries_total"]) == (1, 20)
+        assert f.generators.pids() != [victim] and not psutil.pid_exists(victim)
+    said = "generator0 is down and starts again in 0.2 s: its engine is dead: it was told to end; its last output:"
+    (warning,) = [line for line in caplog.messages if "is down" in line]
+    assert said in warning and "the engine's last words" in warning
+
+
+async def test_an_engine_that_ends_while_nobody_asks_is_found_by_a_probe(fleet, tmp_path) -> None:
+    async with fleet(Scripted(ended_by=tmp_path / "end")) as f:
+        (tmp_path / "end").touch()
+        await until(lambda: f.generators.get_metrics()["generator/respawns_total"] == 1)
+        await until(lambda: len(f.generators.pids()) == 2)
+
+
 async def test_a_session_stays_with_one_replica_and_a_fanout_asks_both(fleet) -> None:
     async with fleet() as f:
         await f.publish(1)

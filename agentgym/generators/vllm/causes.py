@@ -8,7 +8,8 @@ from pathlib import Path
 from agentgym.models.out_of_memory import gpu_lines
 
 _ERROR = re.compile(r"(?:^|[\]\s])([\w.]*(?:Error|Exception): \S.*)$", re.MULTILINE)
-_FOLLOWS = ("RuntimeError: Engine core initialization failed",)  # what is said because of it
+# what is said because of it
+_FOLLOWS = ("RuntimeError: Engine core initialization failed", "vllm.v1.engine.exceptions.EngineDeadError")
 _MEMORY = re.compile(r"out of memory|Free memory on device|No available memory|available KV cache memory")
 _TAIL = 2**16  # bytes
 

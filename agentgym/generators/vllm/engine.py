@@ -98,6 +98,13 @@ class VllmEngine:
         """vLLM's own finished settings, once it has started."""
         return self._llm.vllm_config
 
+    @property
+    def failure(self) -> str:
+        """See `KnowsItsEnd.failure`. vLLM's engine can end while nobody asks it anything."""
+        if not self._failure and self._llm.errored:
+            self._failure = f"vLLM's engine failed: {_cause(self._llm.dead_error)}"
+        return self._failure
+
     async def start(self) -> None:
         """Start vLLM's process; takes seconds on a CPU and up to minutes on a GPU, when it compiles."""
         try:
@@ -333,7 +340,7 @@ class VllmEngine:
                 self._busy_s += time.perf_counter() - self._busy_since
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     return with_holders(last_error(_OWN_OUTPUT) or str(error))
 
 
