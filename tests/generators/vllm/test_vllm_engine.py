@@ -74,6 +74,35 @@ def test_nothing_of_vllm_stays_behind(old_model, tmp_path, how, threads):
         assert "Error" not in errors.read_text()
 
 
+@pytest.mark.slow
+async def test_the_death_of_vllms_process_is_the_engines_own(old_model):
+    import psutil
+
+    from agentgym.errors import InfraError
+    from agentgym.generators.engine import KnowsItsEnd
+    from agentgym.generators.select import VllmEngineConfig
+
+    engine = VllmEngineConfig().build(GeneratorConfig(device="cpu", max_model_len=256), str(old_model.folder))
+    assert isinstance(engine, KnowsItsEnd)
+    await engine.start()
+    try:
+        request = GenerateRequest(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=250))
+        await engine.generate(request)
+        calls = [asyncio.create_task(engine.generate(request)) for _ in range(8)]
+        while not engine._llm.output_processor.has_unfinished_requests():
+            await asyncio.sleep(0)
+        assert engine.failure == ""
+        (core,) = [child.pid for child in engine._llm.engine_core.resources.engine_manager.processes]
+        psutil.Process(core).kill()
+        async with asyncio.timeout(60):
+            assert {type(end) for end in await asyncio.gather(*calls, return_exceptions=True)} == {InfraError}
+        for _ in range(2):
+            assert engine.failure.startswith("vLLM's engine failed: ")
+            engine._failure = ""  # as where nobody had asked
+    finally:
+        await engine.close()
+
+
 async def test_when_it_is_closed_nobody_takes_the_end_of_vllms_process_for_a_failure(old_model) -> None:
     """vLLM reads from its process, in a task, until its shutdown is over."""
     from agentgym.generators.select import VllmEngineConfig
