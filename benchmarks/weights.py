@@ -44,7 +44,7 @@ from collections.abc import Awaitable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -165,7 +165,7 @@ class Sync:
             "stale": stale,
             "fresh": await self._distance(await self._samples(4)),
             **mismatch,
-            **await self._mismatch("after", await self._samples(16)),
+            **(await self._mismatch("after", await self._samples(16)) if mismatch else {}),
         }
 
     async def _paused(self) -> list[float]:
@@ -216,6 +216,15 @@ async def started(name: str, start: Awaitable[None]) -> None:
     print(f"{name} started after {time.perf_counter() - begin_s:.1f} s", file=sys.stderr, flush=True)
 
 
+async def turn(file: IO[str]) -> None:
+    """Waits for the lock, and ends when it is cancelled: a thread that waits would keep the process."""
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(0.2)
+
+
 async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[str, float]]) -> None:
     """Adds a row for each update when it is done."""
     gpu = arguments.device == "cuda"
@@ -229,7 +238,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
     config = GeneratorConfig(
         engine=vllm if gpu else AutoEngine(),
         replicas=arguments.replicas,
-        max_batch=max(16, arguments.requests),
+        max_batch=arguments.requests + 16,  # the samples that are compared don't wait for the requests
         max_model_len=512,
         dtype=dtype,
         device=arguments.device,
@@ -276,7 +285,7 @@ async def measure(arguments: argparse.Namespace, folder: Path, rows: list[dict[s
             sync = Sync(trainer, generator, arguments)
             if arguments.turn:
                 await trainer.train_step(await sync._samples(16))
-                await asyncio.to_thread(fcntl.flock, turns.enter_context(arguments.turn.open("w")), fcntl.LOCK_EX)
+                await started("its turn", turn(turns.enter_context(arguments.turn.open("w"))))
             running = asyncio.create_task(sync.requests())
             try:
                 for version in range(1, arguments.rounds + 1):
