@@ -19,7 +19,9 @@ from agentgym.planning.machine import GIB, Machine, this_machine
 from agentgym.planning.memory import BYTES, CONTEXT_GIB
 from agentgym.planning.placement import USABLE, Placement, Wanted, assign
 from agentgym.recipe import Recipe
-from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig
+from agentgym.weights.select import CudaIpcConfig, SharedMemoryConfig, TorchStoreConfig
+
+TORCHSTORE_GB_S = 0.25  # docs/results.md, "Weight updates"
 
 
 def wanted_of(recipe: Recipe, model: Architecture) -> Wanted:
@@ -70,7 +72,7 @@ def settle_placement(
                 f"{placement.gather_weights}, trainer.reduce_gradients {placement.reduce_gradients}"
             )
     standing = stands_still(recipe, model, placement)
-    for text in placement.notes + unchecked(placement) + standing:
+    for text in placement.notes + unchecked(placement) + standing + slow_updates(recipe, model, placement):
         note(text)
     return on_gpus(recipe.pausing_to_save() if standing else recipe, placement)
 
@@ -95,6 +97,19 @@ def stands_still(recipe: Recipe, model: Architecture, placement: Placement) -> t
         return ()
     text = no_room(model, recipe.trainer, placement.procs, placement.machine)
     return (text,) if text else ()
+
+
+def slow_updates(recipe: Recipe, model: Architecture, placement: Placement) -> tuple[str, ...]:
+    """That weights of this machine's GPUs travel as messages of its host."""
+    store, alone = recipe.weights.store, recipe.trainer.lora.rank or recipe.sft is not None  # adapters, or none
+    if not isinstance(store, TorchStoreConfig) or not placement.trainer_gpus or alone or recipe.launcher.transport():
+        return ()
+    size = model.num_parameters * BYTES[recipe.generator.dtype] / 1e9
+    return (
+        f"slow         torchstore without RDMA takes and gives a version's {size:.1f} GB at some {TORCHSTORE_GB_S:g} "
+        f"GB/s, {2 * size / TORCHSTORE_GB_S:.0f} s an update; on one machine weights.store.name: cuda_ipc copies them "
+        "from GPU to GPU",
+    )
 
 
 def on_gpus(recipe: Recipe, placement: Placement) -> Recipe:
@@ -143,7 +158,8 @@ def placement_lines(recipe: Recipe, model: Architecture | None, machine: Machine
     if not placement.procs:
         check(wanted, placement)
     if placement.fits:
-        return [*placement.lines(), *_quantized(recipe, model), *stands_still(recipe, model, placement)]
+        notes = stands_still(recipe, model, placement) + slow_updates(recipe, model, placement)
+        return [*placement.lines(), *_quantized(recipe, model), *notes]
     if not recipe.trainer.check_memory:
         return [*placement.lines(), *unchecked(placement)]
     lines = [f"  {line}" for line in [*placement.lines(), *placement.problems]]

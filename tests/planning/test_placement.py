@@ -21,6 +21,7 @@ from agentgym.planning.shown import numbers
 from agentgym.run.layers import finish_recipe
 from agentgym.run.placement import placement_lines, settle_placement, wanted_of
 from agentgym.trainer.config import LoraConfig, TrainerConfig
+from agentgym.weights.config import WeightsConfig
 
 QWEN = {size: architecture_of(RELEASED[f"Qwen/Qwen3-{size}"], size) for size in ("0.6B", "1.7B", "8B")}
 TRAINER = TrainerConfig(device="cuda", dtype="bfloat16", seq_len=2048, activation_checkpoint="selective")
@@ -307,6 +308,25 @@ def test_a_refused_dry_run_has_every_problem_and_one_that_checks_no_memory_shows
         assert f"unchecked    trainer.check_memory is false, and {problem}" in lines
     with pytest.raises(UserError, match="the machine has 1"):  # no GPU for it is not about memory
         placement_lines(replace(bold, trainer=replace(bold.trainer, procs=2)), QWEN["1.7B"], machine(1))
+
+
+def test_torchstore_on_the_gpus_of_one_machine_is_said_to_be_slow_before_the_start() -> None:
+    given = {
+        "model": {"path": "Qwen/Qwen3-1.7B"},
+        "trainer": {"device": "cuda"},
+        "generator": {"device": "cuda", "engine": {"name": "vllm"}, "replicas": 1},
+        "weights": {"store": {"name": "torchstore"}},
+    }
+    slow = finish_recipe(given)[0]
+    notes: list[str] = []
+    settle_placement(slow, QWEN["1.7B"], notes.append, machine(2, 180.0))
+    (note,) = [note for note in notes if note.startswith("slow ")]
+    assert "a version's 3.4 GB at some 0.25 GB/s, 28 s an update; on one machine weights.store.name: cuda_ipc" in note
+    assert note in placement_lines(slow, QWEN["1.7B"], machine(2, 180.0))
+    quick = replace(slow, weights=WeightsConfig())
+    adapters = replace(slow, trainer=replace(slow.trainer, lora=LoraConfig(rank=8)))
+    for recipe in (quick, adapters):
+        assert not any(line.startswith("slow ") for line in placement_lines(recipe, QWEN["1.7B"], machine(2, 180.0)))
 
 
 def test_on_a_cpu_all_share_the_hosts_memory() -> None:
