@@ -64,7 +64,7 @@ def test_a_key_that_is_nothing_is_refused_with_the_nearest(cli) -> None:
 
 def test_json_has_all_of_a_setting(cli) -> None:
     [one] = json.loads(cli("settings", "loop.steps", "--json").out)
-    assert one.keys() == {"key", "type", "default", "text"} and one["default"] == "40"
+    assert one.keys() == {"key", "type", "default", "text"} and one["default"] == "30"
 
 
 def test_the_page_is_what_the_fields_say() -> None:
