@@ -24,7 +24,7 @@ def left_outside(run: Path) -> Iterator[tuple[str, str]]:
     yield from _processes(run)
     owners = _owners(run)
     yield from _shared_memory(run, owners)
-    yield from _containers(owners)
+    yield from _containers(owners - {os.getpid()})  # ours may be another run's, in the same process
 
 
 def _processes(run: Path) -> Iterator[tuple[str, str]]:

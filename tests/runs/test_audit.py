@@ -239,9 +239,11 @@ def test_shared_memory_is_found_by_the_process_that_wrote_the_run(run: Path, mon
     assert {one.where for one in audit(run).findings} == {str(mine), str(earlier)}
 
 
-def test_a_container_is_found_by_the_process_in_its_label(run: Path, tmp_path: Path) -> None:
+def test_a_container_is_found_by_the_process_in_its_label_unless_that_is_the_auditor(run: Path, tmp_path: Path) -> None:
+    append_line(run / "starts.jsonl", json.dumps({"step": 0, "process": 7}))  # an earlier start
     docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho 'abc running host/boot/1:{os.getpid()}:55:xyz'\necho 'def exited h:1:5:x'\n")
+    lines = ("abc running host/boot/1:7:55:xyz", "def exited h:1:5:x", f"ghi running h:{os.getpid()}:5:x")
+    docker.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     docker.chmod(0o755)
     assert [(one.where, one.text) for one in audit(run).findings] == [("container abc", "running")]
 
