@@ -11,15 +11,12 @@ weights or, as benchmarks/random_model.py writes it, without: then they are rand
 second over --peak-tflops a GPU (790: dense bfloat16 of an H200 as measured), of a mixture those of the experts that
 compute a token; with trainer.router_replay=rollout its documents have random routes. peak_gib: of torch's allocator;
 planned_gib: what the planner counts for it. Prints JSON for every step; medians leave out the first --skip, which
-compile. --out: a file that the whole is written to after every step. --turn: a file that runs share which start on the
-same GPUs side by side: each takes its steps when no other does.
+compile. --out: a file that the whole is written to after every step.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import fcntl
 import json
 import math
 import random
@@ -143,8 +140,6 @@ async def measure(
         trainer = TrainerClient(setup, runtime=runtime)
         stack.push_async_callback(trainer.close)
         await trainer.start()
-        if arguments.turn:
-            await asyncio.to_thread(fcntl.flock, stack.enter_context(arguments.turn.open("w")), fcntl.LOCK_EX)
         for step in range(arguments.steps + 1):
             first = step * count if arguments.loss == "cross_entropy" else 0
             numbers, length = range(first, first + count), arguments.documents
@@ -185,7 +180,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="after one that is never counted")
     parser.add_argument("--skip", type=int, default=2, help="first steps, which are left out")
     parser.add_argument("--peak-tflops", type=float, default=790.0)
-    parser.add_argument("--turn", type=Path, metavar="FILE", help="locked while it trains")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if not 1 <= arguments.skip <= arguments.steps:

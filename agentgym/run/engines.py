@@ -204,9 +204,7 @@ async def started_generators(
     async with AsyncExitStack() as stack:
         opening = runtime_of(recipe, log_dir.parent, settled.model, reporter.note)
         runtime = await stack.enter_async_context(opening)
-        weights = (
-            recipe.weights if quantize == "none" else WeightsConfig(store=SharedMemoryConfig())
-        )  # no trainer's GPU
+        weights = WeightsConfig(store=SharedMemoryConfig()) if quantize != "none" else recipe.weights
         store = await weights.open(name, runtime=runtime)
         stack.push_async_callback(store.close)
         reporter.phase(f"starting {recipe.generator.replicas} generator replicas")

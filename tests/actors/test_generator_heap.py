@@ -18,17 +18,23 @@ from agentgym.weights.store import StoredWeights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads(Scripted):
-    """An engine that keeps a list for each of its tensors."""
+    """An engine that keeps a list for each of its tensors, and the names in versions that it reads its base from."""
 
     loaded: list[list[int]] = field(default_factory=list)
+    read: list[list[str]] = field(default_factory=list)
 
     def build(self, generator: GeneratorConfig, model_path: str) -> LoadedEngine:
         return LoadedEngine(self)
 
 
 class LoadedEngine(ScriptedEngine):
+    merges_adapters = True
+
     async def start(self) -> None:
         self._settings.loaded.extend([] for _ in range(1000))
+
+    async def read_base(self, weights: StoredWeights) -> None:
+        self._settings.read.append([name for name, _ in weights.entries()])
 
 
 async def test_what_is_loaded_at_the_start_is_never_walked_through_again(tmp_path: Path) -> None:
@@ -41,25 +47,8 @@ async def test_what_is_loaded_at_the_start_is_never_walked_through_again(tmp_pat
     assert any(thing is engine.loaded[0] for thing in gc.get_objects())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reads(Scripted):
-    """An engine that keeps the names in the versions from which it begins to read its base."""
-
-    read: list[list[str]] = field(default_factory=list)
-
-    def build(self, generator: GeneratorConfig, model_path: str) -> ReadingEngine:
-        return ReadingEngine(self)
-
-
-class ReadingEngine(ScriptedEngine):
-    merges_adapters = True
-
-    async def read_base(self, weights: StoredWeights) -> None:
-        self._settings.read.append([name for name, _ in weights.entries()])
-
-
 async def test_an_engine_begins_to_read_its_base_with_the_version_that_it_starts_with(tmp_path: Path) -> None:
-    engine, store = Reads(), SharedMemoryStore("reads", root=tmp_path)
+    engine, store = Loads(), SharedMemoryStore("reads", root=tmp_path)
     generator = Generator(GeneratorConfig(engine=engine), "model", store)
     update: Any = Generator.update_weights
     try:
