@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from agentgym.weights.adapters import Base
 
+NOTHING_YET = -1  # the version of a replica whose folder is not version 0, until it loads one
+
 
 class Generator(ServiceActor):
     """Requests run concurrently, and continue while new weights are loaded."""
@@ -69,7 +71,7 @@ class Generator(ServiceActor):
             await self._engine.close()
 
     def current_version(self) -> int | None:
-        return None if self._engine is None else self._started().version
+        return None if self._engine is None else self._version
 
     @endpoint
     async def generate(self, request: GenerateRequest, call_id: str) -> Completion:
@@ -103,7 +105,7 @@ class Generator(ServiceActor):
         """
         async with self._updating:
             engine = self._started()
-            if engine.version != version or self._asleep or self._loads_first:
+            if self._version != version or self._asleep:
                 try:
                     weights = await self._weights(version)
                 except (KeyError, InfraError, OSError) as error:
@@ -118,7 +120,7 @@ class Generator(ServiceActor):
                     stored = await self._store.get(version)
                     if isinstance(stored, StoredWeights):
                         await engine.read_base(stored)
-            return engine.version
+            return self._version
 
     @endpoint
     async def sleep(self) -> None:
@@ -133,7 +135,7 @@ class Generator(ServiceActor):
 
     @endpoint
     async def get_version(self) -> int:
-        return self._started().version
+        return self._version
 
     @endpoint
     async def metrics(self) -> dict[str, float]:
@@ -167,6 +169,11 @@ class Generator(ServiceActor):
 
         self._base = self._base or Base(Path(self._model_path))
         return await asyncio.to_thread(self._base.whole, stored, torch.device("cpu"))
+
+    @property
+    def _version(self) -> int:
+        engine = self._started()
+        return NOTHING_YET if self._loads_first else engine.version
 
     def _started(self) -> GeneratorEngine:
         """Raises ActorDied where the engine says that it is."""

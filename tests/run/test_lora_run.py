@@ -58,9 +58,9 @@ def test_generators_sample_from_what_is_trained_and_the_trainer_is_its_own_refer
 
 @pytest.mark.hostile
 def test_generators_sample_the_first_episodes_with_the_quantized_base(lab):
-    """Version 0 is not what their folder has."""
+    """Version 0 is not what their folder has, so none is there when a second replica has started."""
     settings = ("model.quantize=nf4", "trainer.lora.rank=4", "loop.steps=1", "loop.checkpoint_every=0")
-    recipe = lab.recipe(*settings, "eval.at_end=false")
+    recipe = lab.recipe(*settings, "eval.at_end=false", "generator.replicas=2")
     folder, reporter = lab.new_run(recipe), lab.reporter()
     asyncio.run(train(recipe, folder, reporter))
     folder.close()
@@ -83,7 +83,8 @@ async def test_without_a_trainer_a_base_is_sampled_as_it_quantizes_it_and_a_chec
         for name in quantized_shapes(read_architecture(model), "nf4"):
             weight = plain.get_parameter(name)
             weight.data = from_nf4(to_nf4(weight), torch.float32)
-    recipe = lab.recipe("model.quantize=nf4", "trainer.lora.rank=4", f"model.path={tmp_path / 'step'}")
+    given = ("model.quantize=nf4", "trainer.lora.rank=4", "generator.replicas=2")
+    recipe = lab.recipe(*given, f"model.path={tmp_path / 'step'}")
     settled, reporter = settle_sampling(recipe, tmp_path, print, trained=bool(trained)), lab.reporter()
     logs = tmp_path / "logs"
     async with started_generators(settled, reporter, name="one", log_dir=logs, activity=Activity()) as generator:
