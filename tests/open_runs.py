@@ -99,6 +99,8 @@ class Gym:
 class Checkpoints:
     """Records what is saved in `done`."""
 
+    none_yet = False
+
     def __init__(self, done: list[str]) -> None:
         self.done = done
 

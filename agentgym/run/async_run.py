@@ -102,11 +102,13 @@ class AsyncRun:
             await in_flight.restore(state.position, position.next_group, engines.trainer)
         if start.replayed is not None:
             drop_undone(folder, start.replayed.step)
-        if state.position is None or start.replayed is not None:
+        drop_unfinished(folder)
+        if state.position is None and loop.checkpoint_every and loop.checkpoint_in_background:
+            await checkpoints.begin(position)
+        elif state.position is None or start.replayed is not None:
             await checkpoints.save(position)
         else:
             undo_later_steps(folder, state)
-        drop_unfinished(folder)
         engines.trainer.journal.clear()
         # as the run began: what a sampler draws may depend on it
         slots = recipe_at(settled.recipe, read_changes(folder.path), -1).loop.num_slots
@@ -165,7 +167,9 @@ class AsyncRun:
             self.state.first_eval_s = time.monotonic() - began
             if self.forecast is not None:
                 self.forecast.say()
-            self.folder.save_state(self.state.to_mapping())
+            await self.checkpoints.finish()  # from a state without a checkpoint nothing goes on
+            if self.state.position is not None:
+                self.folder.save_state(self.state.to_mapping())
         elif self.forecast is not None:
             self.forecast.begin(self.config.groups_per_step * self.config.group_size, evaluating=False)
 
@@ -203,6 +207,8 @@ class AsyncRun:
         engines.learner.skipped(record.skipped)
         await self.in_flight.forget(position, engines.store)
         await self.checkpoints.settle()
+        if self.checkpoints.none_yet:  # the trainer was lost while it wrote that of step 0
+            await self.checkpoints.begin(position)
         metrics = self.meter.read(record, *await self._figures())
         return (
             metrics | self.tasks.metrics() | engines.trainer.metrics() | self.checkpoints.metrics() | OBSERVED.values()

@@ -107,6 +107,11 @@ class Checkpoints(CheckpointWriter):
     keep: int
     in_flight: InFlight | None = None
 
+    @property
+    def none_yet(self) -> bool:
+        """Whether there is no checkpoint, and none is being written."""
+        return self.state.position is None and self._under_way is None
+
     async def save(self, position: Position) -> None:
         """Returns when the checkpoint counts. One of this step is not written again."""
         await self.finish()
