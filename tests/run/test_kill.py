@@ -82,21 +82,21 @@ LOSS = """
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from agentgym.rl.losses.grpo import Grpo
+from agentgym.trainer import saving
+
+class Writer(FileSystemWriter):
+    def write_data(self, *args):
+        while "HELD" in str(self.path) and not Path("written").exists():
+            time.sleep(0.01)
+        return super().write_data(*args)
+
+saving.FileSystemWriter = Writer  # in each process that has the loss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow(Grpo):
-    def __post_init__(self):
-        from agentgym.trainer import saving
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-
-        class Writer(FileSystemWriter):
-            def write_data(self, *args):
-                while "HELD" in str(self.path) and not Path("written").exists():
-                    time.sleep(0.01)
-                return super().write_data(*args)
-
-        saving.FileSystemWriter = Writer
+    pass
 """
 
 
