@@ -24,7 +24,11 @@ from agentgym_sandboxes.docker.image import reference_of
 from agentgym_sandboxes.docker.image_store import ImageStore
 from apps.shell_tasks import write_tasks
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.hostile]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.hostile,
+    pytest.mark.xdist_group("task containers"),
+]
 
 
 async def test_tasks_of_three_dockerfiles_are_played_and_one_that_does_not_build_is_named(

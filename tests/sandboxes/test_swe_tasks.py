@@ -18,7 +18,11 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.image import reference_of
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.hostile]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.hostile,
+    pytest.mark.xdist_group("task containers"),
+]
 FIX = "sed -i 's/a - b/a + b/' sums.py"
 PASSES = """\
 import pytest

@@ -34,7 +34,7 @@ from agentgym_sandboxes.docker.machine import Machine, Request
 from agentgym_sandboxes.docker.room import Room
 from agentgym_sandboxes.docker.task_images import TaskImages
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("task containers")]
 T = TypeVar("T")
 TASK = SandboxSpec(session=True, profile="task", memory_mib=128)
 DOCKERFILE = """FROM scratch
@@ -170,9 +170,7 @@ async def test_what_was_used_longest_ago_is_removed_beyond_the_budget(
 
 
 @pytest.mark.hostile
-async def test_sixty_images_with_a_budget_for_fifteen_leave_nothing_behind(
-    store: ImageStore, busybox: Path
-) -> None:
+async def test_sixty_images_with_a_budget_for_fifteen_leave_nothing_behind(store: ImageStore, busybox: Path) -> None:
     size = busybox.stat().st_size * 2 + 120_000
     left = await fill(store, 60, 15 * size, busybox)
     assert 13 <= len(left) <= 15 and left[-1] == "59:1"

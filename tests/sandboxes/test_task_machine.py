@@ -19,7 +19,7 @@ from agentgym_sandboxes.docker.backend import DockerBackend
 from agentgym_sandboxes.docker.config import DockerConfig
 from agentgym_sandboxes.docker.tree import PYTHON, TREE
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("task containers")]
 PASSWD = "root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\n"
 SPEC = SandboxSpec(session=True, profile="task", memory_mib=128, workdir="/app", env=("A=1",), cpus=0.5)
 
