@@ -89,13 +89,19 @@ def test_every_plugin_loads_and_provides_what_its_template_is_for(made: Made) ->
 
 
 @pytest.mark.hostile  # mypy reads agentgym first
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_the_steps_of_a_packages_workflow_pass(made: Made, template: str) -> None:
-    workflow = (made.folder / template / ".github/workflows/check.yml").read_text()
-    steps = re.findall(r"- run: (.*)", workflow.partition(" '.[test]'")[2])
-    assert steps == ["pytest", "mypy", plan(template).commands[0]]
-    for step in steps:
-        made.run(step, made.folder / template)
+def test_the_steps_of_every_packages_workflow_pass(made: Made) -> None:
+    """Their tests, and the checks of environments, are tests above."""
+    typed, checks = [], set[str]()
+    for template in TEMPLATES:
+        workflow = (made.folder / template / ".github/workflows/check.yml").read_text()
+        steps = re.findall(r"- run: (.*)", workflow.partition(" '.[test]'")[2])
+        assert steps == ["pytest", "mypy", plan(template).commands[0]]
+        typed += [f"{template}/{plan(template).name}", f"{template}/tests"]
+        checks |= set() if template in ENVIRONMENTS else {steps[-1]}
+    made.run("mypy", made.folder / "env")
+    made.run(f"mypy --strict {' '.join(typed)}", made.folder)
+    for check in sorted(checks):
+        made.run(check, made.site)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -76,8 +76,9 @@ FILES = (
     "checkpoints/step-000003/position.json", "checkpoints/step-000003/trainer/manifest.json",
     "checkpoints/step-000003/hf/model.safetensors",
 )  # fmt: skip
+PAIRS = [one for one in product(DAMAGE, FILES) if one[0] != "a terabyte of zeros" or one[1] in FILES[::4]]  # slow
 QUICK = [(damage, FILES[(7 * n) % len(FILES)]) for n, damage in enumerate(DAMAGE)][::2]
-ALL = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.hostile) for pair in product(DAMAGE, FILES)]
+ALL = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.hostile) for pair in PAIRS]
 
 
 @pytest.mark.parametrize(("damage", "name"), ALL)
