@@ -22,7 +22,6 @@ FOLDER = "AGENTGYM_SOAK_FOLDER"  # PID.json is written there
 BEAT_S = "AGENTGYM_SOAK_BEAT_S"
 COUNTED = 8  # beats from one count to the next
 CACHED = 64  # words of a tokenizer
-SETTLED = 100  # beats after which a process has its tokenizer, if it gets one
 LAST = 4  # counts, of which the lowest is written: a forward pass has tensors of its own
 
 
@@ -37,8 +36,6 @@ def watch(folder: Path, every_s: float) -> None:
         time.sleep(every_s)
         beats += 1
         met += any(words.startswith("forward ") for one in extra.beat()["busy"] for words, *_ in one["frames"])
-        if beats == SETTLED:
-            keep_few_words()
         if beats % COUNTED == 0:
             counts = [*counts[1 - LAST :], live_tensors()]
             told = {"beats": beats, "met": met, "tensors": min(counts), "heap": heap_bytes()}
@@ -47,9 +44,16 @@ def watch(folder: Path, every_s: float) -> None:
 
 
 def keep_few_words() -> None:
-    kind = getattr(sys.modules.get("agentgym.text.tokenizer"), "HuggingFaceTokenizer", None)
-    for one in (one for one in gc.get_objects() if type(one) is kind):
-        one._inner.backend_tokenizer.model._resize_cache(CACHED)
+    """From their making: a run sets its own objects apart from `gc.get_objects` when its actors have started."""
+    from agentgym.text.tokenizer import HuggingFaceTokenizer
+
+    make = HuggingFaceTokenizer.__init__
+
+    def made(self: HuggingFaceTokenizer, *args: str, **named: str) -> None:
+        make(self, *args, **named)
+        self._inner.backend_tokenizer.model._resize_cache(CACHED)
+
+    HuggingFaceTokenizer.__init__ = made  # type: ignore[method-assign]
 
 
 class Heap(ctypes.Structure):
@@ -81,6 +85,7 @@ def live_tensors() -> int:
 
 
 if FOLDER in os.environ:
+    keep_few_words()
     threading.Thread(
         target=watch, args=(Path(os.environ[FOLDER]), float(os.environ[BEAT_S])), name="soak", daemon=True
     ).start()
