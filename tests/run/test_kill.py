@@ -128,7 +128,7 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background_changes_no_bit(
     (tmp_path / "slow_loss.py").write_text(LOSS.replace("HELD", f"step-{held:06}"))
     (tmp_path / "runs").mkdir()
     with ExitStack() as stack:
-        named = [*COMMAND, "--name", "hurt", *in_background(lab.small, every=2 if held else 4)]
+        named = [*COMMAND, "--name", "hurt", *in_background(lab.small, every=2 if held else 100)]
         popen = subprocess.Popen(named, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         run = stack.enter_context(popen)
         stack.callback(run.kill)
