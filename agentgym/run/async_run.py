@@ -163,12 +163,15 @@ class AsyncRun:
             )
         if measures and self.state.first_eval is None and self.position == Position():
             began = time.monotonic()
-            self.state.first_eval = await self._evaluate(0, forecast=self.forecast)
+            written = asyncio.create_task(self.checkpoints.finish(), name="the checkpoint of step 0")
+            try:
+                self.state.first_eval = await self._evaluate(0, forecast=self.forecast)
+            finally:
+                await written
             self.state.first_eval_s = time.monotonic() - began
             if self.forecast is not None:
                 self.forecast.say()
-            await self.checkpoints.finish()  # from a state without a checkpoint nothing goes on
-            if self.state.position is not None:
+            if self.state.position is not None:  # else the trainer was lost meanwhile: nothing goes on from this state
                 self.folder.save_state(self.state.to_mapping())
         elif self.forecast is not None:
             self.forecast.begin(self.config.groups_per_step * self.config.group_size, evaluating=False)

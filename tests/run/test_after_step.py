@@ -18,6 +18,7 @@ from agentgym.run.control import THERE
 from agentgym.run.layers import finish_recipe
 from agentgym.runs.folder import RunFolder
 from agentgym.runs.steering import Steering
+from agentgym.testing import settle
 
 
 class SlowFolder(RunFolder):
@@ -86,6 +87,16 @@ async def test_no_step_ends_before_what_the_last_one_left_is_written(run: Run) -
     await ending
     await run.opened.session.background.done()
     assert run.done == ["episodes", "mark 1", "episodes", "mark 3"]
+
+
+async def test_the_first_checkpoint_counts_while_the_first_evaluation_goes_on(run: Run, monkeypatch) -> None:
+    async def evaluate(*_: object, **__: object) -> None:
+        await settle()
+        run.done.append("measured")
+
+    monkeypatch.setattr(AsyncRun, "_evaluate", evaluate)
+    await run.opened.measure_first()
+    assert run.done == ["whole", "measured"]
 
 
 @pytest.mark.parametrize(("at_end", "measured"), [(True, []), (False, [9])])
