@@ -81,8 +81,9 @@ async def _start(
 ) -> Engines:
     """Trainer, generators and reference start at the same time, then all hold the same version.
 
-    Generators on a GPU of the trainer start first: vLLM ends where memory is freed while it measures what there is.
-    Meanwhile the trainer's processes load their libraries.
+    On a GPU that both have, vLLM waits until the trainer has compiled a step, and the others start after these two.
+    Where they take turns, generators start first, since each needs the memory of the other; meanwhile the trainer's
+    processes load their libraries.
     """
     began_s = time.monotonic()
 
@@ -92,8 +93,10 @@ async def _start(
 
     recipe, in_gpu = settled.recipe, settled.recipe.weights.store.gpu_memory
     setup = trainer_setup(recipe, settled.model, folder.path / "trainer", keep_logprobs=settled.keeps_logprobs)
+    in_turns = recipe.generator.engine.sleeps
+    of_trainer = replace(setup, warm_up=not in_turns)
     trainer = TrainerKeeper(
-        setup, journal=Journal(folder.path / JOURNAL), store=store, runtime=runtime, holds_weights=in_gpu
+        of_trainer, journal=Journal(folder.path / JOURNAL), store=store, runtime=runtime, holds_weights=in_gpu
     )
     generator = GeneratorService(
         config=recipe.generator,
@@ -111,14 +114,14 @@ async def _start(
         of_reference = replace(setup, model_path=path, base_path=setup.model_path)
         reference = ReferenceModel(of_reference, store=store, runtime=runtime, early=early)
     credit = make_credit(recipe.advantage, settled.teacher, setup, runtime, early=early)
-    in_turns = recipe.generator.engine.sleeps
-    first = in_turns or bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
-    if first:
+    shared = bool({*recipe.trainer.gpus} & {*recipe.generator.gpus})
+    begun = {"generators"} if in_turns else {"generators", "trainer"} if shared else set[str]()
+    if begun:
         stack.push_async_callback(generator.close)
         stack.push_async_callback(trainer.close)
         async with asyncio.TaskGroup() as starting:
             starting.create_task(started("generators", generator.start()))
-            starting.create_task(trainer.prepare())
+            starting.create_task(trainer.prepare() if in_turns else started("trainer", trainer.start()))
     if in_turns:
         await generator.sleep()
     workers: RolloutWorkers | None = None
@@ -133,8 +136,8 @@ async def _start(
         )
     services = {"trainer": trainer, "reference": reference, "teacher": credit.teacher, "rollout workers": workers}
     async with asyncio.TaskGroup() as starting:
-        for name, service in ({"generators": None if first else generator} | services).items():
-            if service is not None and not isinstance(service, BaseOfTrainer):
+        for name, service in ({"generators": generator} | services).items():
+            if name not in begun and service is not None and not isinstance(service, BaseOfTrainer):
                 stack.push_async_callback(service.close)
                 starting.create_task(started(name, service.start()))
     version = start.position.step

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agentgym.actors.actor import ServiceActor
 from agentgym.actors.endpoint import endpoint
+from agentgym.actors.gpu_turn import HeldGpus
 from agentgym.errors import InfraError, UserError
 from agentgym.models.out_of_memory import out_of_memory
 from agentgym.runs.files import publish
@@ -64,9 +65,12 @@ class TrainerActor(ServiceActor):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._built: TrainingEngine | None = None
         self._garbage = Garbage()
+        self._held: HeldGpus | None = None
 
     async def on_start(self) -> None:
-        """Nothing: its client calls `setup`, with a deadline of its own."""
+        """Next its client calls `setup`, with a deadline of its own."""
+        if self._setup.warm_up:
+            self._held = HeldGpus()
 
     async def on_stop(self) -> None:
         await self._close()
@@ -84,6 +88,9 @@ class TrainerActor(ServiceActor):
     async def setup(self) -> None:
         """Build the engine; joins the process group. Raises UserError for a model that can't be trained."""
         self._built = await self._run(self._build)
+        if self._held is not None:
+            await self._run(self._warm_up)
+            self._held.release()
 
     @endpoint
     async def forward_backward(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -246,6 +253,11 @@ class TrainerActor(ServiceActor):
 
         # CUDA_VISIBLE_DEVICES selects the GPUs already, so the engine counts from 0.
         return TrainingEngine(replace(self._setup, trainer=replace(self._setup.trainer, gpus=())))
+
+    def _warm_up(self) -> None:
+        from agentgym.trainer.warm_up import warm_up  # torch, only in this process
+
+        warm_up(self._engine, self._setup)
 
     def _step(self, method: Callable[..., dict[str, float]], *args: object) -> dict[str, float]:
         metrics = method(*args)

@@ -25,6 +25,7 @@ class TrainerSetup:
     keep_logprobs: whether the log-probabilities of a step's tokens are kept until the next, for `trained_logprobs`.
     critic: whether there is a head that learns the samples' `returns`.
     quantize: how the matrices beside adapters are stored.
+    warm_up: whether it compiles a step before it is ready, and vLLM on the same GPU waits for that.
     """
 
     model_path: str
@@ -40,6 +41,7 @@ class TrainerSetup:
     critic: bool = False
     base_path: str = ""
     quantize: Quantize = "none"
+    warm_up: bool = False
 
     def __post_init__(self) -> None:
         """Raises UserError for limits of trainer.mismatch that the loss can't go with."""

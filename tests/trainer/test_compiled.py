@@ -14,6 +14,7 @@ from agentgym.trainer import head, titan
 from agentgym.trainer.config import LoraConfig
 from agentgym.trainer.dynamic import of_any_length
 from agentgym.trainer.engine import TrainingEngine
+from agentgym.trainer.warm_up import warm_up
 
 
 @pytest.mark.slow
@@ -32,6 +33,29 @@ def test_sharded_layers_are_compiled_once_for_any_rows(make_engine, eagerly: Non
     """FSDP, which a trainer in bfloat16 has, gives a layer other tensors than it was called with."""
     lora, settings = LoraConfig(rank=rank), {"dtype": "bfloat16", "compile": True, "engine": engine}
     _check_graphs(make_engine(lora=lora, seq_len=64, rows_per_microbatch=4, logprob_chunk=32, **settings))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("settings", [{}, {"epochs": 2, "rows_per_microbatch": 1}])
+def test_a_warm_trainer_compiles_nothing_more_and_steps_as_one_that_is_cold(
+    make_engine, eagerly: None, settings: dict[str, int]
+) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    given = {"compile": True, "seq_len": 64, "rows_per_microbatch": 4, "logprob_chunk": 32} | settings
+    warm, cold = make_engine(with_critic=True, **given), make_engine(with_critic=True, **given)
+    warm_up(warm, warm._setup)
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    for seed in (1, 2):
+        samples = draw_samples(36, seed=seed, longest=20)
+        of_both = [one.train_step(samples) for one in (warm, cold)]
+        assert counters["stats"]["unique_graphs"] == graphs
+        stepped, alike = ({k: v for k, v in one.items() if "/time/" not in k} for one in of_both)
+        assert stepped == alike
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(warm.hf_weights(), cold.hf_weights(), strict=True))
 
 
 def _check_graphs(engine: TrainingEngine) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # of a GPU: CUDA's, and ROCm's
 WORKER_EXTENSION = "agentgym.generators.vllm.worker.WorkerExtension"
+PATIENT_WORKER = "agentgym.generators.vllm.patient.PatientWorker"
 WHOLE_STEPS = "agentgym.generators.vllm.whole_steps.WorkerExtension"
 BATCHED_TOKENS = 8192
 """Of one of vLLM's steps on a GPU at most; its own default for a server of ours would be 2048."""
@@ -156,6 +157,8 @@ def engine_arguments(config: GeneratorConfig, folder: Path, *, gpu: bool, **opti
         arguments.enable_chunked_prefill = False
         arguments.max_num_batched_tokens = max(2048, config.max_model_len, config.max_batch)
         return arguments
+    if arguments.worker_cls == "auto":
+        arguments.worker_cls = PATIENT_WORKER
     if captures_whole_steps(arguments):
         arguments.worker_extension_cls = WHOLE_STEPS
     if arguments.max_num_batched_tokens is None:

@@ -1,0 +1,72 @@
+"""A trainer that warms up holds its GPUs from its start until it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_model import draw_samples
+
+from agentgym.actors.gpu_turn import HeldGpus
+from agentgym.trainer import actor as module
+from agentgym.trainer import warm_up
+from agentgym.trainer.actor import TrainerActor
+from agentgym.trainer.engine import TrainingEngine
+
+MakeEngine = Callable[..., TrainingEngine]
+
+
+class Watched(HeldGpus):
+    is_held = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        Watched.is_held = True
+
+    def release(self) -> None:
+        super().release()
+        Watched.is_held = False
+
+
+@pytest.mark.parametrize("warms", [True, False])
+async def test_it_holds_its_gpus_until_it_has_compiled(
+    warms: bool, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HeldGpus", Watched)
+    seen = []
+    monkeypatch.setattr(warm_up, "warm_up", lambda *given: seen.append((*given, Watched.is_held)))
+    engine = make_engine()
+    setup = replace(engine._setup, warm_up=warms)
+    trainer = TrainerActor(setup, None)
+    monkeypatch.setattr(trainer, "_build", lambda: engine)
+    await trainer.on_start()
+    assert Watched.is_held is warms
+    await TrainerActor.setup.plain_method(trainer)
+    assert seen == ([(engine, setup, True)] if warms else []) and not Watched.is_held
+    await TrainerActor.train_step.plain_method(trainer, draw_samples(4))
+
+
+def test_nothing_is_computed_where_nothing_is_compiled(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine()
+    setup = replace(engine._setup, model_path=str(tmp_path / "is not read"))
+    warm_up.warm_up(engine, setup)
+
+
+def test_a_loss_that_refuses_random_tokens_is_asked_again_in_the_first_step(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    setup = replace(engine._setup, trainer=replace(engine._setup.trainer, compile=True))
+    asked = []
+
+    def refuse(samples: object) -> None:
+        asked.append(samples)
+        raise ValueError("no routes")
+
+    monkeypatch.setattr(engine, "forward_backward", refuse)
+    warm_up.warm_up(engine, setup)
+    assert len(asked) == 1
+    monkeypatch.undo()
+    engine.train_step(draw_samples(4))
