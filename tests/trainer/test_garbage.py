@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 import torch
 from tiny_model import draw_samples
@@ -60,6 +61,17 @@ def test_a_cycle_that_outlived_its_step_is_freed_now_and_then(monkeypatch: pytes
     assert tensor() is not None
     garbage.after_step()
     assert tensor() is None
+
+
+def test_memory_between_blocks_that_are_used_is_given_back() -> None:
+    garbage, process = Garbage(), psutil.Process()
+    blocks = [torch.ones(25_000) for _ in range(1000)]  # 100 MB, each too small for a mapping of its own
+    kept = blocks[::20]
+    blocks.clear()
+    before = process.memory_info().rss
+    garbage.after_step()
+    assert process.memory_info().rss < before - 50e6
+    assert all(float(block.sum()) == 25_000 for block in kept)
 
 
 async def test_the_trainer_collects_after_each_step(make_engine: Callable[..., TrainingEngine]) -> None:
