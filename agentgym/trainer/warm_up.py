@@ -34,19 +34,18 @@ def warm_up(engine: TrainingEngine, setup: TrainerSetup) -> None:
 
 
 def first_batch(trainer: TrainerConfig, vocab_size: int) -> list[Sample]:
-    """At least a full microbatch for each rank, with two documents a row: the mask of one alone would be another."""
-    length = trainer.seq_len // 2
-    names = (f"first-{n}" for n in range(2 * trainer.rows_per_microbatch * trainer.procs))
-    return [_answered(document(name, length, vocab_size)) for name in names]
+    """At least a full microbatch for each rank, with two documents a row: the mask of one alone would be another.
 
-
-def _answered(sample: Sample) -> Sample:
-    """Of its tokens the second half is trained."""
-    length = len(sample.token_ids)
+    The second half of each document is trained.
+    """
+    one = document("first", trainer.seq_len // 2, vocab_size)
+    length = len(one.token_ids)
     zeros, asked = (0.0,) * length, length // 2
-    return replace(
-        sample,
+    one = replace(
+        one,
         loss_mask=zeros[:asked] + (1.0,) * (length - asked),
         versions=(-1,) * asked + (0,) * (length - asked),
         ref_logprobs=zeros,
     )
+    rows = trainer.rows_per_microbatch * trainer.procs // (trainer.tensor_parallel * trainer.context_parallel)
+    return [replace(one, sample_id=f"first-{n}") for n in range(2 * rows)]
