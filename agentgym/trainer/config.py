@@ -135,7 +135,7 @@ class TrainerConfig:
     """Gather the ranks' weights before `each` pass over a layer, or `once` for an update, in which every rank holds
     whole weights in dtype; `auto` is once where these fit."""
     compile: bool = False
-    """Compile the model's layers with torch.compile: a slow first step, then quicker ones on a GPU."""
+    """Compile the model's layers with torch.compile: a slower start, then quicker steps on a GPU."""
     device: Device = "auto"
     """Where the trainer computes; `auto` is a GPU where there is one."""
     gpus: tuple[int, ...] = ()
