@@ -141,6 +141,7 @@ def sample(root: psutil.Process, run: Path, counts: Path) -> dict[str, float]:
             if counted := told(counts, process.pid):
                 found[f"tensors {name}"] = counted["tensors"]
                 found[f"heap {name}"] = counted["heap"] / 1024
+                found[f"KiB {name}"] = counted["KiB"]
     found["shared memory, bytes"] = sum(map(size, Path("/dev/shm").glob(f"agentgym-*-{root.pid}")))
     for entry in run.iterdir():
         if entry.name == "checkpoints":

@@ -22,7 +22,7 @@ FOLDER = "AGENTGYM_SOAK_FOLDER"  # PID.json is written there
 BEAT_S = "AGENTGYM_SOAK_BEAT_S"
 COUNTED = 8  # beats from one count to the next
 CACHED = 64  # words of a tokenizer
-LAST = 4  # counts, of which the lowest is written: a forward pass has tensors of its own
+LAST = 4  # counts, of which the lowest is written: a forward pass has tensors and memory of its own
 
 
 def watch(folder: Path, every_s: float) -> None:
@@ -30,15 +30,16 @@ def watch(folder: Path, every_s: float) -> None:
         time.sleep(every_s)
     from agentgym.runs.heartbeat import Heartbeat
 
-    extra, path, counts = Heartbeat(Path(os.devnull), "soak", held_s=0), folder / f"{os.getpid()}.json", []
+    extra, path = Heartbeat(Path(os.devnull), "soak", held_s=0), folder / f"{os.getpid()}.json"
+    counts, sizes = [], []
     beats, met = 0, 0
     while True:
         time.sleep(every_s)
         beats += 1
         met += any(words.startswith("forward ") for one in extra.beat()["busy"] for words, *_ in one["frames"])
         if beats % COUNTED == 0:
-            counts = [*counts[1 - LAST :], live_tensors()]
-            told = {"beats": beats, "met": met, "tensors": min(counts), "heap": heap_bytes()}
+            counts, sizes = [*counts[1 - LAST :], live_tensors()], [*sizes[1 - LAST :], resident_kib()]
+            told = {"beats": beats, "met": met, "tensors": min(counts), "heap": heap_bytes(), "KiB": min(sizes)}
             path.with_suffix(".new").write_text(json.dumps(told))
             path.with_suffix(".new").rename(path)
 
@@ -64,12 +65,19 @@ class Heap(ctypes.Structure):
 
 ALLOCATOR = ctypes.CDLL(None)  # once: each is a class of its own, 3.4 KiB that wait for the collector
 ALLOCATOR.mallinfo2.restype = Heap
+PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def heap_bytes() -> int:
     """What C's allocator has given out: memory that grows beyond it is in pieces that are free."""
     found = ALLOCATOR.mallinfo2()
     return found.field4 + found.field7  # mapped alone, and in arenas
+
+
+def resident_kib() -> int:
+    """What the process has when C's allocator has given back what is free: how much of that it keeps comes and goes."""
+    ALLOCATOR.malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_KIB
 
 
 def live_tensors() -> int:
