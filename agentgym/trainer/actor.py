@@ -88,8 +88,12 @@ class TrainerActor(ServiceActor):
     async def setup(self) -> None:
         """Build the engine; joins the process group. Raises UserError for a model that can't be trained."""
         self._built = await self._run(self._build)
+
+    @endpoint
+    async def warm_up(self) -> None:
+        """Compile what a step computes; from then on vLLM on the same GPUs waits no longer."""
+        await self._run(self._warm_up)
         if self._held is not None:
-            await self._run(self._warm_up)
             self._held.release()
 
     @endpoint

@@ -214,6 +214,8 @@ class TrainerClient:
             if not prepared:
                 await group.start(timeout_s=self._timeout_s)
             await self._ask(TrainerActor.setup)
+            if self._setup.warm_up:  # a call of its own, with a deadline of its own
+                await self._ask(TrainerActor.warm_up)
         except BaseException as error:
             if isinstance(error, NoAnswer):
                 group.give_up(str(error))

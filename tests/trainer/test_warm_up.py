@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tiny_model import draw_samples
 
+from agentgym.actors.endpoint import method_name
 from agentgym.actors.gpu_turn import HeldGpus
 from agentgym.trainer import actor as module
 from agentgym.trainer import warm_up
 from agentgym.trainer.actor import TrainerActor
+from agentgym.trainer.client import TrainerClient
 from agentgym.trainer.engine import TrainingEngine
 
 MakeEngine = Callable[..., TrainingEngine]
@@ -44,8 +48,32 @@ async def test_it_holds_its_gpus_until_it_has_compiled(
     await trainer.on_start()
     assert Watched.is_held is warms
     await TrainerActor.setup.plain_method(trainer)
+    assert Watched.is_held is warms
+    if warms:
+        await TrainerActor.warm_up.plain_method(trainer)
     assert seen == ([(engine, setup, True)] if warms else []) and not Watched.is_held
     await TrainerActor.train_step.plain_method(trainer, draw_samples(4))
+
+
+class Asked(TrainerClient):
+    """Of no process; keeps what it is asked for."""
+
+    def _new_group(self) -> Any:
+        self.asked = list[str]()
+        return AsyncMock()
+
+    async def _ask(self, method: Any, *args: Any) -> list[Any]:
+        self.asked.append(method_name(method))
+        return [None]
+
+
+@pytest.mark.parametrize(("warms", "asked"), [(True, ["setup", "warm_up"]), (False, ["setup"])])
+async def test_it_compiles_in_a_call_of_its_own_before_it_has_started(
+    warms: bool, asked: list[str], make_engine: MakeEngine
+) -> None:
+    client = Asked(replace(make_engine()._setup, warm_up=warms), runtime=object())  # type: ignore[arg-type]
+    await client.start()
+    assert client.asked == asked
 
 
 def test_nothing_is_computed_where_nothing_is_compiled(make_engine: MakeEngine, tmp_path: Path) -> None:
