@@ -217,7 +217,7 @@ class TrainerClient:
             if self._setup.warm_up:  # a call of its own, with a deadline of its own
                 await self._ask(TrainerActor.warm_up)
         except BaseException as error:
-            if isinstance(error, NoAnswer):
+            if isinstance(error, NoAnswer | asyncio.CancelledError):  # it computes, for minutes if it compiles
                 group.give_up(str(error))
             await self._stop()
             raise

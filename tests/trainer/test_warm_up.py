@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tiny_model import draw_samples
@@ -58,12 +59,16 @@ async def test_it_holds_its_gpus_until_it_has_compiled(
 class Asked(TrainerClient):
     """Of no process; keeps what it is asked for."""
 
+    endless = ""
+
     def _new_group(self) -> Any:
-        self.asked = list[str]()
-        return AsyncMock()
+        self.asked, self.processes = list[str](), AsyncMock(give_up=Mock())
+        return self.processes
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
         self.asked.append(method_name(method))
+        if self.asked[-1] == self.endless:
+            await asyncio.Event().wait()
         return [None]
 
 
@@ -74,6 +79,18 @@ async def test_it_compiles_in_a_call_of_its_own_before_it_has_started(
     client = Asked(replace(make_engine()._setup, warm_up=warms), runtime=object())  # type: ignore[arg-type]
     await client.start()
     assert client.asked == asked
+
+
+async def test_processes_that_compile_are_killed_when_the_start_is_stopped(make_engine: MakeEngine) -> None:
+    client = Asked(replace(make_engine()._setup, warm_up=True), runtime=object())  # type: ignore[arg-type]
+    client.endless = "warm_up"
+    starting = asyncio.create_task(client.start())
+    while client._group is None or client.endless not in client.asked:
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    calls = [name for name, *_ in client.processes.mock_calls]
+    assert starting.cancelled() and calls[-2:] == ["give_up", "stop"], "asked to end, they would compile on"
 
 
 def test_nothing_is_computed_where_nothing_is_compiled(make_engine: MakeEngine, tmp_path: Path) -> None:
