@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from no_processes import Group
 from tiny_model import draw_samples
 
 from agentgym.actors.endpoint import method_name
@@ -25,19 +26,6 @@ from agentgym.weights.shared_memory import SharedMemoryStore
 
 SAMPLES = draw_samples(3)
 Plan = Mapping[tuple[str, int, str], type[InfraError]]
-
-
-class Group:
-    """Of no process."""
-
-    def give_up(self, reason: str) -> None:
-        pass
-
-    async def start(self, *, timeout_s: float) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
 
 
 class InThisProcess(ReferenceModel):
