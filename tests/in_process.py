@@ -159,3 +159,19 @@ def background(coroutine: Any) -> asyncio.Task[Any]:
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
+
+
+class NoProcesses:
+    """A process group that only keeps what it is called for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def start(self, *, timeout_s: float) -> None:
+        self.calls.append("start")
+
+    def give_up(self, reason: str) -> None:
+        self.calls.append("give_up")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")

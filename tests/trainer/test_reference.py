@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from no_processes import Group
+from in_process import NoProcesses
 from tiny_model import draw_samples
 
 from agentgym.actors.endpoint import method_name
@@ -41,7 +41,7 @@ class InThisProcess(ReferenceModel):
 
     def _new_group(self) -> Any:
         self.counts["group"] = self.counts.get("group", 0) + 1
-        return Group()
+        return NoProcesses()
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
         name = method_name(method)

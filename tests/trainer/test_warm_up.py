@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from no_processes import Group
+from in_process import NoProcesses
 from tiny_model import draw_samples
 
 from agentgym.actors.endpoint import method_name
@@ -62,7 +62,7 @@ class Asked(TrainerClient):
     endless = ""
 
     def _new_group(self) -> Any:
-        self.asked, self.processes = list[str](), Group()
+        self.asked, self.processes = list[str](), NoProcesses()
         return self.processes
 
     async def _ask(self, method: Any, *args: Any) -> list[Any]:
