@@ -171,8 +171,8 @@ async def test_episodes_that_begin_together_share_one_session_and_its_failure(tm
         ),
         (lambda: McpServer.http("http://127.0.0.1:9/mcp"), "'http://127.0.0.1:9/mcp' did not start"),
         (
-            lambda: McpServer.stdio(sys.executable, "-c", "open(0).read()", start_timeout_s=0.3),
-            "did not start within 0.3 s",
+            lambda: McpServer.stdio("sh", "-c", "echo no database >&2; exec sleep 60", start_timeout_s=3.0),
+            "did not start within 3 s. It said: no database",
         ),
     ],
     ids=["no file", "exits", "no port", "silent"],

@@ -118,8 +118,9 @@ class McpSession:
             async with asyncio.timeout(limit_s):
                 await asyncio.shield(self._opened)
         except TimeoutError as error:
+            late = InfraError(f"{self._named()} did not start within {limit_s:g} s{self._last_words()}")
             await self.end()
-            raise InfraError(f"{self._named()} did not start within {limit_s:g} s") from error
+            raise late from error
         except BaseException as error:
             if not (self._server.shared and isinstance(error, asyncio.CancelledError)):  # others may wait for it
                 await self.end()
