@@ -22,7 +22,7 @@ FOLDER = "AGENTGYM_SOAK_FOLDER"  # PID.json is written there
 BEAT_S = "AGENTGYM_SOAK_BEAT_S"
 COUNTED = 8  # beats from one count to the next
 CACHED = 64  # words of a tokenizer
-LAST = 4  # counts, of which the lowest is written: a forward pass has tensors and memory of its own
+LAST = 10  # counts, of which the lowest is written: a trainer is at rest in one of them, a step has memory of its own
 
 
 def watch(folder: Path, every_s: float) -> None:
