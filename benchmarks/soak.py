@@ -178,7 +178,7 @@ def watch(command: list[str], run: Path, every: int, *, beat_s: float, until_s: 
     counts.mkdir()
     paths = [str(INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    environ |= {"AGENTGYM_SOAK_FOLDER": str(counts), "AGENTGYM_SOAK_BEAT_S": str(beat_s)}
+    environ |= {"AGENTGYM_SOAK_FOLDER": str(counts), "AGENTGYM_SOAK_BEAT_S": str(beat_s), "MALLOC_ARENA_MAX": "1"}
     begin_s, stopped = time.monotonic(), False
     with log_path.open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environ) as started:
         root = psutil.Process(started.pid)

@@ -75,7 +75,7 @@ def heap_bytes() -> int:
 
 
 def resident_kib() -> int:
-    """What the process has when C's allocator has given back what is free: how much of that it keeps comes and goes."""
+    """What the process has when C's allocator has given back what is free, all of it only where there is one arena."""
     ALLOCATOR.malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_KIB
 
