@@ -13,7 +13,7 @@ from agentgym.runs.folder import RunFolder
 from tests.agent_programs import program
 from tests.trained_runs import train_two_steps
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(1200)]  # steps of 13,000 tokens, minutes on a busy machine
 
 ENVIRONMENT = '''
 import hashlib
