@@ -6,10 +6,10 @@
 
 It starts `agentgym train` as a user would. `--job toss` (the default) plays an environment of this file that runs code
 in the sandbox and pays a coin toss, so that every step trains; `--job train` is what `make train` does, with weights
-that hardly move. Samples are taken from outside, once every `--every` steps; in each process, heartbeats come every
-`--beat-s` seconds and tensors are counted (soak_inside/). Each process is judged against itself after a warm-up of
-half of the steps, since caches fill meanwhile (a tokenizer's holds 10,000 words). The exit code is 1 when one grows by
-more than `--allow` KiB a step or by live tensors, when anything else grows at all, or when no heartbeat met a
+that hardly move. Samples are taken once every `--every` steps; in each process, heartbeats come every `--beat-s`
+seconds, and tensors and the memory without what C's allocator has free are counted (soak_inside/). Each process is
+judged against itself after a warm-up of half of the steps, since caches fill meanwhile. The exit code is 1 when one
+grows by more than `--allow` KiB a step or by live tensors, when anything else grows at all, or when no heartbeat met a
 generator's forward pass. What a run is meant to collect (episodes, metrics, logs) is shown apart.
 """
 
@@ -284,6 +284,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the run")
     parser.add_argument("--keep", metavar="DIR", help="keep the run's folder there")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the run would go on
     root = Path(tempfile.mkdtemp(prefix="agentgym-soak-"))
     environment, settings, allow_kib = JOBS[arguments.job]
     steps, every = (10**6, 5) if arguments.minutes else (arguments.steps, max(1, arguments.steps // 50))

@@ -65,7 +65,6 @@ class Heap(ctypes.Structure):
 
 ALLOCATOR = ctypes.CDLL(None)  # once: each is a class of its own, 3.4 KiB that wait for the collector
 ALLOCATOR.mallinfo2.restype = Heap
-PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def heap_bytes() -> int:
@@ -77,7 +76,7 @@ def heap_bytes() -> int:
 def resident_kib() -> int:
     """What the process has when C's allocator has given back what is free, all of it only where there is one arena."""
     ALLOCATOR.malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_KIB
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def live_tensors() -> int:
